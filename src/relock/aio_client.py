@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar, Unpack
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER
-from relock._errors import ClientClosedError
+from relock._errors import ClientClosedError, ConfigurationError
 from relock._options import (
     TTL_SECONDS_MIN,
     ClientArguments,
@@ -24,11 +24,9 @@ from relock._options import (
 )
 from relock._owner import running_loop
 from relock._runtime.aio.begun import awaited
-from relock._runtime.aio.cluster_foreground import ClusterForeground
-from relock._runtime.aio.foreground import Foreground, check_loop
+from relock._runtime.aio.foreground import Foreground
 from relock._runtime.aio.on_loop import OnLoop
 from relock._runtime.aio.on_thread import on_thread
-from relock._runtime.masters.cluster import Cluster
 from relock._runtime.net.parse import Nodes
 from relock._runtime.session.session import Session
 from relock._synchronized import check_template, coroutine_decorator
@@ -46,6 +44,19 @@ LOOK_SECONDS = 0.001  # between two looks whether what is being closed has ended
 def _running_loop_of(foregrounds: dict[asyncio.AbstractEventLoop, Foreground]) -> asyncio.AbstractEventLoop | None:
     """Return the loop that came last to `foregrounds`, of those that run."""
     return next((loop for loop in reversed(list(foregrounds)) if loop.is_running()), None)
+
+
+def _check_loop(loop: asyncio.AbstractEventLoop | None) -> None:
+    """Raise where `loop` can't be used.
+
+    Raises:
+        RuntimeError: no event loop of asyncio runs in this thread.
+        ConfigurationError: the loop watches no sockets, as the Proactor loop of Windows.
+    """
+    if loop is None:
+        raise RuntimeError("no event loop of asyncio runs in this thread, and relock knows no others, such as trio's")
+    if type(loop).add_reader is asyncio.AbstractEventLoop.add_reader:
+        raise ConfigurationError(f"a {type(loop).__name__} watches no sockets: relock needs a loop with add_reader")
 
 
 class _OwnClient(Client):
@@ -132,15 +143,12 @@ class AsyncClient:
         loop: Any = running_loop()
         foreground = self._foregrounds.get(loop)
         if foreground is None or foreground.session is not self._client._session:
-            check_loop(loop)
+            _check_loop(loop)
             self._forget_closed_loops()
             foreground = self._foregrounds[loop] = self._make_foreground(loop)
         return foreground
 
     def _make_foreground(self, loop: asyncio.AbstractEventLoop) -> Foreground:
-        cluster = self._session.masters[0]
-        if isinstance(cluster, Cluster):
-            return ClusterForeground(self._session, loop, self._stall_limit, cluster)
         return Foreground(self._session, loop, self._stall_limit)
 
     def _on_loop(self, callback: Callable[[Any], Any]) -> OnLoop:

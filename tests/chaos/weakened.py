@@ -55,11 +55,12 @@ def send_again() -> None:
     It then believes that the new connection leads to the same incarnation as before, and tells the scripts so.
     """
     from relock import _scripts
+    from relock._core.asking import Round
     from relock._runtime.masters.connections import Connection
     from relock._runtime.masters.errors import NETWORK_ERRORS
     from relock._runtime.masters.opener import Opener
     from relock._runtime.masters.pool import Pool
-    from relock._runtime.masters.round import InFlight, Round
+    from relock._runtime.masters.round import InFlight
     from relock._runtime.net.channel import open_channel
 
     receive, request, introduce = Connection.receive, Connection.request, Opener.introduce

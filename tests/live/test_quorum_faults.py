@@ -25,9 +25,9 @@ from support.until import until
 from support.urls import Urls
 
 from relock import Client, Event, LockLostError, MasterDown, QuorumError
+from relock._core.asking import Round
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.master import Master
-from relock._runtime.masters.round import Round
 from relock._runtime.platform import CLOCK
 from relock.lock import Lock
 

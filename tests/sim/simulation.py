@@ -18,7 +18,7 @@ from attrs import evolve
 
 from relock import _caches
 from relock._core.quorum import quorum_of
-from relock._runtime.aio import link
+from relock._runtime.aio.link import Link
 from relock.testing._conditions import Conditions
 from relock.testing._lab import VirtualClient
 from relock.testing._process import Process
@@ -189,12 +189,12 @@ def _forgetful(*, is_forgetful: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def _narrow(*, is_narrow: bool) -> Iterator[None]:
     """Leaves room for few requests of tasks on a connection, so that not many are more than it takes."""
-    before = link.IN_FLIGHT_MAX
-    link.IN_FLIGHT_MAX = AT_ONCE if is_narrow else before
+    before = Link.in_flight_max
+    Link.in_flight_max = AT_ONCE if is_narrow else before
     try:
         yield
     finally:
-        link.IN_FLIGHT_MAX = before
+        Link.in_flight_max = before
 
 
 @contextlib.contextmanager

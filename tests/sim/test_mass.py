@@ -7,7 +7,7 @@ from attrs import evolve
 
 from relock import QuorumError
 from relock._core.quorum import TOO_LATE
-from relock._runtime.aio import link
+from relock._runtime.aio.link import Link
 from relock.testing._conditions import Conditions
 from relock.testing._process import Process
 from relock.testing._world import World
@@ -95,11 +95,11 @@ def test_a_client_has_room_for_few_requests_only_where_all_waits_end_at_once(
 ) -> None:
     plan = plan_of(0)
     simulation = Simulation(0, plan if ends else evolve(plan, ends_at=0.0, kinds=(), threads=1))
-    seen, before = set(), link.IN_FLIGHT_MAX
-    monkeypatch.setattr(simulation, "_look_again", lambda: seen.add(link.IN_FLIGHT_MAX))
+    seen, before = set(), Link.in_flight_max
+    monkeypatch.setattr(simulation, "_look_again", lambda: seen.add(Link.in_flight_max))
     simulation.run()
     assert seen == {AT_ONCE if ends else before}
-    assert before == link.IN_FLIGHT_MAX
+    assert before == Link.in_flight_max
     options = {client._session.options.max_connections for client in simulation.cast.clients}
     assert options == {AT_ONCE if ends else MAX_CONNECTIONS}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from relock import AsyncClient
-from relock._runtime.aio import link
+from relock._runtime.aio.link import Link
 from relock.testing import Lab
 from relock.testing._loop import VirtualLoop
 
@@ -45,7 +45,7 @@ def check(lab: Lab, results: list[object], ends: list[float]) -> None:
 
 
 def test_tasks_whose_timeouts_end_at_once_get_false_and_on_time(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "IN_FLIGHT_MAX", AT_ONCE)
+    monkeypatch.setattr(Link, "in_flight_max", AT_ONCE)
     threads = lab.client("client", node_timeout=NODE_TIMEOUT)
     client = AsyncClient(threads)
     loop = VirtualLoop(threads._platform.process)  # type: ignore[attr-defined]

@@ -100,14 +100,12 @@ class Exchange(NamedTuple):
     until: float
     is_certain: Callable[[Sequence[Answer]], bool]
     ends: bool = False
+    only: frozenset[int] | None = None
 
-    def ask(self) -> Ask:
-        """Return the `Ask` that says the same."""
-        return Ask((self.call(),), self.until, self.is_certain, ends=self.ends)
-
-    def call(self) -> Call:
-        """Return the call that the request is, for this owner."""
-        return self.request.call(self.keys, self.owner)
+    @property
+    def calls(self) -> tuple[Call]:
+        """The call that the request is, for this owner, as an `Ask` has it."""
+        return (self.request.call(self.keys, self.owner),)
 
 
 class Listen(NamedTuple):

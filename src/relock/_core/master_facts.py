@@ -255,7 +255,8 @@ class MasterFacts:
         return [Back()]
 
     def failed(self, why: str) -> list[News]:
-        """Note that a connection broke, or could not be opened."""
+        """Note that a connection broke, or could not be opened; which server is there now, nobody can tell."""
+        self.config_error = None
         return self._is_down(Down(why))
 
     def turned_out(self, error: ConfigurationError) -> list[News]:

@@ -1,7 +1,7 @@
 """The driver that carries out flows with threads; `relock._core.effects` has the contract."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any
 
 from relock._core.call_record import Enter, Step
@@ -10,7 +10,7 @@ from relock._core.effects import Answer, Ask, Exchange, Handed, Leave, Listen, P
 from relock._core.host import Host
 from relock._core.quorum import quorum_of
 from relock._runtime.masters.fan_out import FanOut
-from relock._runtime.masters.make import lone_master, make_fan_out
+from relock._runtime.masters.make import lone_master
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.pool import Pool
 from relock._runtime.platform import Platform
@@ -42,9 +42,9 @@ class Driver(Host):
         self.platform = platform
         self.quorum = quorum_of(len(masters))
         self.lone = lone_master(masters)
-        self.fan_out = make_fan_out(masters, platform)
+        self.fan_out = FanOut(masters, platform)
         self._handlers: Handlers = {
-            Exchange: self._exchange,
+            Exchange: self.ask,
             Ask: self.ask,
             Listen: self._listen,
             Park: self._park,
@@ -99,14 +99,11 @@ class Driver(Host):
         """Run a flow that cleans up, as `run_on_own` does, also while the client is being closed."""
         return self.run(flow, self._shielded_handlers)
 
-    def _exchange(self, exchange: Exchange) -> Sequence[Answer]:
-        return self.ask(exchange.ask())
-
-    def ask(self, ask: Ask) -> list[Answer]:
-        """Ask all masters; raise `ClientClosedError` once the client was closed, unless `ask` ends something."""
-        if not ask.ends:
+    def ask(self, asked: Ask | Exchange) -> list[Answer]:
+        """Ask all masters; raise `ClientClosedError` once the client was closed, unless this ends something."""
+        if not asked.ends:
             self.check_open()
-        return self.fan_out.ask(ask, strict=not ask.ends)
+        return self.fan_out.ask(asked, strict=not asked.ends)
 
     def _ask_on_own(self, ask: Ask) -> list[Answer]:
         self.check_open()

@@ -15,9 +15,10 @@ from support.tasks import SOON, Connect, free, until
 from support.until import until as wait_until
 
 from relock import AsyncClient, MasterDown, QuorumError
+from relock._core.asking import Round
 from relock._core.effects import Exchange
 from relock._core.quorum import is_attempt_certain
-from relock._runtime.aio.link import IN_FLIGHT_MAX, Link
+from relock._runtime.aio.link import Link
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.pool import Pool
 
@@ -40,7 +41,7 @@ async def test_many_tasks_that_come_before_there_is_a_connection_keep_within_the
 
     monkeypatch.setattr(Connection, "request", count)
     await asyncio.gather(*[use(client, f"{name}-{i}") for i in range(1000)])
-    assert 1 < most[0] <= IN_FLIGHT_MAX
+    assert 1 < most[0] <= Link.in_flight_max
     assert not client._session.all_holds()
 
 
@@ -64,7 +65,7 @@ async def test_a_loop_that_stood_still_takes_all_that_lies_unread_before_it_judg
     while len((await client.info(name)).queue) < 60:
         await asyncio.sleep(0.01)
     before = [scripts(member) for member in server.members]
-    looks = [asyncio.create_task(client.info(name)) for _ in range(IN_FLIGHT_MAX // 2)]
+    looks = [asyncio.create_task(client.info(name)) for _ in range(Link.in_flight_max // 2)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     time.sleep(3.1)  # longer than the node timeout
@@ -109,7 +110,7 @@ async def test_a_connection_that_is_given_up_is_closed_when_it_owes_nothing(
     client = connect(server.url)
     await use(client, name)
     (foreground,) = client._foregrounds.values()
-    links = foreground._lanes[0]
+    links = list(foreground._links())
     await until(lambda: all(link.is_connected for link in links), "all masters are connected")
     old = [link.connection for link in links]
     calls = [asyncio.create_task(use(client, f"{name}-{i}")) for i in range(3)]
@@ -153,7 +154,7 @@ def _lead_elsewhere(link: Link, connection: Connection) -> None:
 
 
 def _fill(link: Link, connection: Connection) -> None:
-    connection.in_flight.extend([connection] * IN_FLIGHT_MAX)  # type: ignore[list-item]
+    connection.in_flight.extend([connection] * Link.in_flight_max)  # type: ignore[list-item]
 
 
 def _keep_waiting(link: Link, connection: Connection) -> None:
@@ -176,7 +177,7 @@ async def test_whatever_is_in_the_way_of_the_short_way_is_left_to_the_general_on
         obstacle(link, connection)
         until = now + spec.node_timeout
         exchange = Exchange(spec.wording.acquire, spec.keys, b"a:b", now, until, is_attempt_certain)
-        assert link.exchange(exchange) is None
+        assert not link.send_at_once(Round(exchange, now, [link.master.no_reply_yet]))
         link.waiting.clear()
         connection.in_flight.clear()
         assert await lock.acquire(timeout=0)

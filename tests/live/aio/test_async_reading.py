@@ -83,7 +83,7 @@ async def goes_on_first(client: AsyncClient, name: str) -> str | None:
 
     def block() -> None:
         """Let the reply and the message lie unread before the loop turns."""
-        connection = client._foreground()._lanes[0][0].connection
+        connection = next(iter(client._foreground()._links())).connection
         assert connection is not None
         unread = [connection.channel.fileno, *(ear.channel.fileno for ear in reader._ears)]
 

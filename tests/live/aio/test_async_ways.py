@@ -20,7 +20,7 @@ from support.until import until
 
 import relock
 from relock import AsyncClient, AsyncLock, Client, ClientClosedError, ConfigurationError, LockLostError, LoopStalled
-from relock._runtime.aio.link import IN_FLIGHT_MAX
+from relock._runtime.aio.link import Link
 from relock._runtime.session import closing
 
 
@@ -188,7 +188,7 @@ async def test_of_tasks_that_come_at_once_nearly_all_ask_for_their_places_first(
         def scripts() -> int:
             return int(plain.info("commandstats")["cmdstat_evalsha"]["calls"])
 
-        before, count = scripts(), 10 * IN_FLIGHT_MAX
+        before, count = scripts(), 10 * Link.in_flight_max
         tasks = [asyncio.create_task(wait()) for _ in range(count)]
         while len((await client.info(name)).queue) < count:
             await asyncio.sleep(0.01)

@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from relock._core.asking import GRACE_SECONDS, Round
 from relock._core.effects import Ask, Failure
 from relock._core.flows.release import leave_call
 from relock._core.quorum import is_attempt_certain
 from relock._keys import lock_keys
 from relock._runtime.aio.link import wait_for_others
-from relock._runtime.aio.loop_round import LoopRound
-from relock._runtime.masters.fan_out import GRACE_SECONDS
 
 QUORUM = 2
 UNHEARD = Failure("a", "silent", awaited=True)
@@ -43,8 +42,8 @@ class Scene:
         self.loop = asyncio.new_event_loop()
         ask = Ask((leave_call(lock_keys("lock", "a"), b"me:1"),), 1.0, is_attempt_certain)
         answers: list[Any] = [(UNHEARD,)] * 3
-        self.round = LoopRound(ask, 0.0, answers, done=self.loop.create_future(), links=(), spared=1)
-        self.round.missing = 3
+        self.round = Round(ask, 0.0, answers, spared=1, done=self.loop.create_future())
+        self.done: Any = self.round.done
         links: Any = self.links
         loop: Any = self
         wait_for_others(self.round, links, QUORUM, loop, lambda: self.now)
@@ -58,7 +57,7 @@ class Scene:
 
     @property
     def is_over(self) -> bool:
-        return self.round.done.done()
+        return bool(self.done.done())
 
 
 def test_a_round_waits_for_the_others_for_as_long_again_as_a_quorum_took_to_connect() -> None:

@@ -11,8 +11,9 @@ import pytest
 import redis
 from support.listener import NewsListener
 
+from relock._core.asking import Round
 from relock._core.clocks import LOOK_SECONDS
-from relock._core.effects import Failure
+from relock._core.effects import Ask, Failure
 from relock._core.master_facts import Down, InDoubt, MasterFacts, Moved, News, Seen, Stepped, make_facts
 from relock._core.quorum import NEVER
 from relock._errors import ConfigurationError
@@ -22,7 +23,6 @@ from relock._runtime.machine import THREADS
 from relock._runtime.masters.connections import NOT_AFTER_PART, Connection
 from relock._runtime.masters.master import Master, Reconnector
 from relock._runtime.masters.opener import MasterListener, Opener
-from relock._runtime.masters.round import Round
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
@@ -173,7 +173,7 @@ def test_what_is_sent_while_another_thread_finds_another_server_there_is_void() 
     connection.channel = cast("Channel", channel)
     see_server(master, OTHER)
     call = load("extend").call(lock_keys("lock", "a"), owner=b"me:1", lease_ms=1000, token_ms=2000)
-    connection.request(Round((call,), 12.0, 10.0, []))
+    connection.request(Round(Ask((call,), 12.0), 10.0, []))
     assert channel.sent.endswith(b"$16\r\n%016d\r\n" % 0)
 
 
@@ -412,7 +412,7 @@ def test_a_connection_is_not_overdue_with_what_it_was_sent_while_its_late_replie
     connection = Connection(master.pool, cast("RawConnection", None))
     channel = connection.channel = cast("Any", LateChannel(*replies))
     call = load("extend").call(lock_keys("lock", "a"), owner=b"me:1", lease_ms=1000, token_ms=2000)
-    connection.in_flight.append(Round((call,), 10.5, 10.0, [(Failure("a", "silent", awaited=True),)]))
+    connection.in_flight.append(Round(Ask((call,), 10.5), 10.0, [(Failure("a", "silent", awaited=True),)]))
     assert master.pool.is_drained(connection, master.opener.clock()) is is_drained
     assert len(connection.in_flight) == in_flight
     assert (b"EVAL\r\n" in channel.sent) is (is_drained and in_flight == 1), (
@@ -426,7 +426,7 @@ def test_a_script_that_was_not_known_is_not_sent_behind_a_later_request() -> Non
     connection.shown.incarnation = SERVER
     channel = connection.channel = cast("Any", LateChannel())
     call = load("leave").call(lock_keys("lock", "a"), owner=b"me:1")
-    rounds = [Round((call,), 12.0, 10.0, [(Failure("a", "silent", awaited=True),)]) for _ in range(2)]
+    rounds = [Round(Ask((call,), 12.0), 10.0, [(Failure("a", "silent", awaited=True),)]) for _ in range(2)]
     for one in rounds:
         connection.request(one)
     unknown = redis.exceptions.NoScriptError("NOSCRIPT No matching script.")

@@ -14,24 +14,27 @@ from attrs import define
 from support.instructions import Interrupt, Strike
 from support.listener import NewsListener
 
+from relock._core.asking import Round
 from relock._core.effects import Answer, Ask, Failure
+from relock._core.flows.release import leave_call
 from relock._core.master_facts import make_facts
 from relock._core.quorum import NEVER
+from relock._errors import ConfigurationError
+from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import Machine
 from relock._runtime.masters.connections import Connection
-from relock._runtime.masters.fan_out import CROWDED_SECONDS, FanOut
+from relock._runtime.masters.fan_out import CROWDED_SECONDS, FanOut, Leg
 from relock._runtime.masters.lines import LOOK_SECONDS, Line
 from relock._runtime.masters.master import Master, Reconnector
 from relock._runtime.masters.opener import Opener
 from relock._runtime.masters.pool import UNUSED_SECONDS
 from relock._runtime.masters.pool import Pool as RealPool
-from relock._runtime.masters.round import Round
 from relock._runtime.net.node import Node
-from relock._scripts import Call
 
 TIME = 1.0  # seconds that a call has
 ANSWER: Answer = ([b"done"],)
+CALL = leave_call(lock_keys("lock", "a"), b"me:1")
 
 
 class Desk(Machine):
@@ -151,8 +154,7 @@ class Pool:
         return self.masters[0]
 
     def ask(self, *, is_call: bool = True) -> list[Answer]:
-        call = cast("Call", None)
-        return self.fan_out.ask(Ask((call,), self.desk.now + TIME), strict=True, is_call=is_call)
+        return self.fan_out.ask(Ask((CALL,), self.desk.now + TIME), strict=True, is_call=is_call)
 
     def take(self, count: int, master: int = 0) -> list[Connection]:
         """Takes so many connections to a master, as calls of other threads do."""
@@ -167,14 +169,6 @@ class Pool:
         while connections:
             connection = connections.pop()
             connection.pool.give_back(connection, self.desk.now)
-
-
-@pytest.fixture(autouse=True)
-def _one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    def made(round_: Round, calls: Any, until: float, sent_at: float, answers: list[Answer]) -> None:
-        round_.calls, round_.until, round_.sent_at, round_.answers, round_.missing = calls, until, sent_at, answers, 0
-
-    monkeypatch.setattr(Round, "__init__", made)
 
 
 # What nobody needs ----------------------------------------------------------------------------------------------------
@@ -275,9 +269,9 @@ def test_a_call_that_has_some_connections_when_its_time_is_over_asks_nobody(monk
     taken = pool.take(1, master=1) + pool.take(1, master=2)
     takes_turn = FanOut._takes_turn
 
-    def take_some(*arguments: Any) -> bool:
-        assert not takes_turn(*arguments)
-        arguments[4].extend(pool.take(1))
+    def take_some(fan_out: FanOut, leg: Leg, *arguments: Any) -> bool:
+        assert not takes_turn(fan_out, leg, *arguments)
+        leg.connections.extend(pool.take(1))
         return False
 
     monkeypatch.setattr(FanOut, "_takes_turn", take_some)
@@ -443,14 +437,14 @@ def test_what_failed_before_a_master_was_asked_says_nothing_of_what_it_has_done(
 ) -> None:
     """One attempt to connect may fail, and another one succeed: then the master may have done what it was sent."""
     pool = Pool(1)
-    do_without = FanOut._do_without
+    get_quorum = FanOut._get_quorum
     seen: list[Any] = []
 
-    def fail_first(fan_out: FanOut, masters: Any, round_: Round, *arguments: Any, **options: Any) -> bool:
-        round_.fail(masters[0], Failure("a", "refused", sent=False))
-        return do_without(fan_out, masters, round_, *arguments, **options)
+    def fail_first(fan_out: FanOut, leg: Leg) -> bool:
+        leg.round.fail(leg.masters[0], Failure("a", "refused", sent=False))
+        return get_quorum(fan_out, leg)
 
-    monkeypatch.setattr(FanOut, "_do_without", fail_first)
+    monkeypatch.setattr(FanOut, "_get_quorum", fail_first)
     monkeypatch.setattr(Connection, "request", lambda _, round_: seen.append(round_.answers[0]))
     monkeypatch.setattr(FanOut, "_read_one", lambda *_: None)
     pool.ask()
@@ -468,6 +462,25 @@ def test_no_quorum_is_waited_for_as_long_as_there_is_time() -> None:
     assert pool.ask() == [ANSWER] * 3
 
 
+def test_a_server_that_is_no_master_ends_a_call_until_it_can_not_be_reached_any_more() -> None:
+    """Then it is down, as any other: nobody can tell what is there now."""
+    pool = Pool(1, masters=3)
+    pool.ask()
+    third = pool.masters[2]
+    cast("PromptReconnector", third.reconnector).late = True
+    pool.take(1, master=2)[0].close()
+    third.facts.was_sound = False
+    error = ConfigurationError("a replica", option="nodes")
+    third.turned_out(error)
+    with pytest.raises(ConfigurationError) as caught:
+        pool.ask()
+    assert caught.value is error
+    assert not any(master.pool.is_in_use for master in pool.masters), "the connections to the others are given back"
+    assert [master.pool.idle_connections for master in pool.masters] == [1, 1, 0]
+    third.failed(ConnectionResetError(), sent=False)
+    assert pool.ask().count(ANSWER) == 2
+
+
 @pytest.mark.parametrize("is_drain", [True, False], ids=["in the background", "by a call"])
 @pytest.mark.parametrize("owes", [True, False])
 def test_an_idle_connection_that_ends_says_something_of_the_master_only_where_it_owes_a_reply(
@@ -482,7 +495,7 @@ def test_an_idle_connection_that_ends_says_something_of_the_master_only_where_it
 
     pool = Pool(1)
     (connection,) = taken = pool.take(1)
-    round_ = Round((cast("Call", None),), pool.desk.now + TIME, pool.desk.now, [])
+    round_ = Round(Ask((CALL,), pool.desk.now + TIME), pool.desk.now, [])
     connection.in_flight.append(round_)
     pool.end(taken)
     pool.desk.now += 10 * TIME
@@ -521,7 +534,9 @@ def test_an_interrupt_at_any_instruction_of_a_wait_loses_no_connection_and_no_pl
         is_struck = interrupted(pool, number)
         pool.end(taken)  # if it came before the wait, or when they were given back
         assert not any(master.pool.is_in_use for master in pool.masters), f"after {number}"
-        assert pool.ask().count(ANSWER) >= pool.fan_out._quorum, "where one was lost, another one is opened meanwhile"
+        assert pool.ask().count(ANSWER) >= pool.fan_out._panel.quorum, (
+            "where one was lost, another one is opened meanwhile"
+        )
         assert pool.ask() == [ANSWER] * masters
         assert pool.desk.now == 100.0, "nobody waits"
         assert [master.pool.connections for master in pool.masters] == [1] * masters

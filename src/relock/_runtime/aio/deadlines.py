@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
+from relock._core.asking import Round
 from relock._core.effects import Clock
 from relock._runtime.aio.alarms import Alarms
-from relock._runtime.aio.loop_round import LoopRound
 
 
-class Deadlines(Alarms[LoopRound]):
+class Deadlines(Alarms[Round]):
     """Deadlines of one loop's rounds: an asker whose time is over is woken, once what has come for it is taken.
 
     Args:
@@ -19,15 +19,15 @@ class Deadlines(Alarms[LoopRound]):
         super().__init__(loop, clock)
         self._late_max = late_max
 
-    def over(self, what: LoopRound, at: float, now: float) -> None:
-        """Wake the asker of a round whose time is over, once what has come over the round's links by now is taken.
+    def over(self, what: Round, at: float, now: float) -> None:
+        """Wake the asker of a round whose time is over, once what has come over the round's carriers by now is taken.
 
         Where the loop comes late to this, the masters get once more the time by which it is late: replies may have
         waited for the loop not in the socket, which was full, but behind that.
         """
-        for link in what.links:
-            link.take()
-        if what.is_late or what.done.done():
+        for carrier in what.carriers:
+            carrier.take()
+        if what.is_late or not what.is_awaited:
             self.due.pop(what, None)
             what.wake()
         else:

@@ -1,27 +1,31 @@
 """Part of a client on one event loop: it carries out what flows ask for, and never blocks the loop."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from queue import Empty
 from typing import Any
 
+from relock._core.asking import Panel, Round, check_usable
 from relock._core.call_record import CallRecord, Enter, OvertakenError, Step
 from relock._core.calls import Calls
-from relock._core.effects import Answer, Ask, Exchange, Failure, Handed, Leave, Listen, Park, Pause, Undo
+from relock._core.effects import Answer, Ask, Exchange, Handed, Leave, Listen, Park, Pause, Undo
 from relock._core.hold import FOREVER
 from relock._core.pulse import Pulse
-from relock._core.quorum import NEVER, quorum_of
+from relock._core.quorum import NEVER
+from relock._core.routing import Routed
 from relock._core.tasks import GoOn
-from relock._errors import ClientClosedError, ConfigurationError
+from relock._errors import ClientClosedError
 from relock._runtime.aio.deadlines import Deadlines
 from relock._runtime.aio.line import Line
 from relock._runtime.aio.link import Link, wait_for_others
 from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
 from relock._runtime.aio.loop_reader import LoopReader
-from relock._runtime.aio.loop_round import LoopRound
+from relock._runtime.aio.on_thread import on_thread
+from relock._runtime.masters.cluster import Cluster
 from relock._runtime.masters.master import Master
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups.hub import Hub
@@ -29,7 +33,10 @@ from relock._runtime.wakeups.waiter import Waiter
 
 Flow = Generator[Step, Any, Any]
 
-LANES_MAX = 16  # with ``min_replicas``: connections of one loop to a master
+_room_of: Callable[[Link], int] = attrgetter("room")
+_load_of: Callable[[Link], int] = attrgetter("load")
+
+LINKS_MAX = 16  # with ``min_replicas``: connections of one loop to a master
 
 
 class Foreground:
@@ -59,17 +66,18 @@ class Foreground:
         self.loop = loop
         self.pulse = Pulse(stall_limit)
         self._clock = session.clock
-        self._masters = session.masters
-        self._quorum = quorum_of(len(self._masters))
-        self._spared = len(self._masters) - self._quorum
+        self._panel = Panel(session.masters)
+        self._quorum = self._panel.quorum
         self._line = Line(loop, session.clock, self._room)
         self._reader = LoopReader(session.platform, loop, session.hub.reading, self._orphaned)
-        # A call that waits for replicas keeps its connection busy, and the calls behind it waiting.
-        self._lanes_count = LANES_MAX if session.options.min_replicas else 1
-        self._lanes = self._make_lanes()
+        first = session.masters[0]
+        self._cluster = first if isinstance(first, Cluster) else None
+        self._links_of: dict[Master, list[Link]] = {}  # those to nodes of a Cluster are made when they are needed
+        if self._cluster is None:
+            for master in session.masters:
+                self._link_for(master)
         self._deadlines = Deadlines(loop, session.clock, lambda: session.node_timeout)
-        # Where there is one lane to one master, calls can be asked over it straight.
-        self._lone = self._lanes[0][0] if [*map(len, self._lanes)] == [1] else None
+        self._lone = None if session.lone is None else self._link_for(session.lone)
         self._inboxes = Inboxes(loop, session.clock, self._reader, self.pulse, self._orphaned)
         self._inbox = partial(LoopInbox, self._inboxes)
         self.calls = Calls(session, session.interrupted_of_tasks, is_crowded=lambda: self._room() <= 0)
@@ -88,12 +96,6 @@ class Foreground:
             Pause: self._pause,
         }
         session.foregrounds.add(self)
-
-    def _link_to(self, master: Master) -> Link:
-        return Link(master, self.loop, self._line, self._reader)
-
-    def _make_lanes(self) -> list[list[Link]]:
-        return [[self._link_to(master) for master in self._masters] for _ in range(self._lanes_count)]
 
     @property
     def is_in_use(self) -> bool:
@@ -164,17 +166,32 @@ class Foreground:
 
     def _room(self) -> int:
         """Return how many more tasks may send a request now: a quorum takes it, or is being connected."""
-        if self._lone is not None:
-            return self._lone.room - self._line.coming
-        links = self._lane()
-        rooms = sorted([link.room for link in links], reverse=True)
+        if (lone := self._lone) is not None:  # `Link.room` is written out here, as calls are counted
+            under_way = 0 if lone.connection is None else len(lone.connection.in_flight) + len(lone.waiting)
+            return lone.in_flight_max - under_way - self._line.coming
+        rooms = sorted([max(map(_room_of, links)) for links in self._links_of.values()], reverse=True)
+        if self._cluster is not None:  # a task that comes may be about to send to any node
+            return min(rooms, default=Link.in_flight_max) - self._line.coming
         return rooms[self._quorum - 1] - self._line.coming
 
-    def _lane(self) -> list[Link]:
-        """Return the links for the next requests: those that have the least to do, and of these the first."""
-        if len(self._lanes) == 1:
-            return self._lanes[0]
-        return min(self._lanes, key=lambda links: sum([link.load for link in links]))
+    def _link_for(self, master: Master) -> Link:
+        """Return the link to a master that has the least to do, and of these the first."""
+        links = self._links_of.get(master)
+        if links is None:
+            if self._cluster is not None:
+                self._leave_retired(self._cluster.shards.copy().values())
+            # A call that waits for replicas keeps its connection busy, and the calls behind it waiting.
+            count = LINKS_MAX if self.session.options.min_replicas else 1
+            links = [Link(master, self.loop, self._line, self._reader) for _ in range(count)]
+            self._links_of[master] = links
+        return links[0] if len(links) == 1 else min(links, key=_load_of)
+
+    def _leave_retired(self, serving: Collection[Master]) -> None:
+        """Close the links to nodes of a Cluster that are not `serving` any more, and owe nothing."""
+        for master in self._links_of.keys() - serving:
+            if not any(link.load for link in self._links_of[master]):
+                for link in self._links_of.pop(master):
+                    link.close()
 
     def lie_down(self, inbox: LoopInbox | None) -> None:
         """Note that one caller sleeps from now on."""
@@ -192,50 +209,51 @@ class Foreground:
 
     def _exchange(self, exchange: Exchange) -> Coroutine[Any, Any, list[Answer]]:
         """Send one prepared request, to a lone master without a detour, where nothing is in the way."""
-        round_ = None if self._lone is None else self._lone.exchange(exchange)
-        return self.ask(exchange.ask()) if round_ is None else self._answers_to(round_)
+        if (lone := self._lone) is not None:
+            answers, done = [lone.master.no_reply_yet], self.loop.create_future()
+            round_ = Round(exchange, exchange.sent_at, answers, done=done, carriers=(lone,))
+            if lone.send_at_once(round_):
+                return self._answers_to(round_)
+        return self.ask(exchange)
 
-    async def ask(self, ask: Ask) -> list[Answer]:
-        """Ask all masters, or those that `ask` names; return their answers."""
-        if not ask.ends:
+    async def ask(self, asked: Ask | Exchange) -> list[Answer]:
+        """Ask all masters, or those that `asked` names, or the nodes that serve the locks; return their answers."""
+        if not asked.ends:
             self.check_open()
-        answers: list[Answer] = [(*master.no_reply_yet,) * len(ask.calls) for master in self._masters]
-        links = self._lane()
-        done = self.loop.create_future()
-        round_ = LoopRound(ask, self._clock(), answers, done=done, links=links, spared=self._spared)
-        if ask.only is not None:
-            links = round_.links = self._only(ask.only, links, round_)
-        self._send(round_, links)
-        await self._answers_to(round_)
-        if not ask.ends:
-            self._raise_mistakes(links)
-        return answers
+        way = self._panel.route(asked) if self._cluster is None else await self._route(self._cluster, asked)
+        while parts := way.parts(self._clock()):
+            for part in parts:
+                self._send(part.round, [self._link_for(master) for master in part.masters])
+            for part in parts:
+                await self._answers_to(part.round)
+            if not asked.ends:
+                check_usable([master.facts.config_error for part in parts for master in part.masters])
+        return way.answers
 
-    async def _answers_to(self, round_: LoopRound) -> list[Answer]:
+    async def _route(self, cluster: Cluster, asked: Ask | Exchange) -> Routed[Master]:
+        """Return the way of calls through a Cluster; a thread asks which node serves what."""
+        route = partial(cluster.route, asked, strict=not asked.ends)
+        return route() if cluster.knows_slots else await on_thread(self.session.platform, self.loop, route)
+
+    async def _answers_to(self, round_: Round) -> list[Answer]:
         """Wait for the answers that the asker of a round needs, until the round's time is over at most."""
+        done: Any = round_.done
         try:
-            if not round_.done.done():
+            if not done.done():
                 self._deadlines.add(round_, round_.until, round_.sent_at)
-            await round_.done
+            await done
         finally:
-            round_.is_abandoned = True
+            round_.done = None
             self._deadlines.due.pop(round_, None)
         return round_.answers
 
-    def _only(self, numbers: frozenset[int], links: list[Link], round_: LoopRound) -> list[Link]:
-        """Return the links to the masters with these numbers; answer for the others that they were not asked."""
-        for number, master in enumerate(self._masters):
-            if number not in numbers:
-                round_.fail(master, Failure(master.address, "it was not asked", sent=False))
-        return [links[number] for number in sorted(numbers)]
-
-    def _send(self, round_: LoopRound, links: list[Link]) -> None:
-        """Send to the masters that are connected; if these are no quorum, also to the others, once connected."""
+    def _send(self, round_: Round, links: list[Link]) -> None:
+        """Send to the masters that are connected; if these are not enough, also to the others, once connected."""
+        round_.carriers, round_.done = links, self.loop.create_future()
         for link in links:
             link.look(round_.sent_at)
         connected = [link for link in links if link.is_connected]
-        is_enough = len(connected) >= self._quorum
-        round_.missing = len(links)
+        is_enough = self._panel.is_enough(len(connected), len(links))
         for link in links:
             if link in connected or not is_enough:
                 link.ask(round_)
@@ -244,11 +262,6 @@ class Foreground:
                 round_.miss(link.master, link.master.unconnected())
         if not is_enough:
             wait_for_others(round_, links, self._quorum, self.loop, self._clock)
-
-    def _raise_mistakes(self, links: Iterable[Link]) -> None:
-        for link in links:
-            if link.config_error is not None and not link.master.facts.was_sound:
-                raise link.config_error
 
     async def _listen(self, listen: Listen) -> bool:
         self.check_open()
@@ -395,7 +408,9 @@ class Foreground:
 
     def _close(self) -> None:
         self.session.foregrounds.discard(self)
-        if not self.loop.is_closed():
+        if self.loop.is_closed():
+            self._line.places.clear()
+        else:
             self._wake_all()  # the session may have been closed without this foreground
             self._line.dismiss()
         self._deadlines.close()
@@ -405,20 +420,7 @@ class Foreground:
             link.close()
 
     def _links(self) -> Iterable[Link]:
-        return chain.from_iterable(self._lanes)
-
-
-def check_loop(loop: asyncio.AbstractEventLoop | None) -> None:
-    """Raise where `loop` can't be used.
-
-    Raises:
-        RuntimeError: no event loop of asyncio runs in this thread.
-        ConfigurationError: the loop watches no sockets, as the Proactor loop of Windows.
-    """
-    if loop is None:
-        raise RuntimeError("no event loop of asyncio runs in this thread, and relock knows no others, such as trio's")
-    if type(loop).add_reader is asyncio.AbstractEventLoop.add_reader:
-        raise ConfigurationError(f"a {type(loop).__name__} watches no sockets: relock needs a loop with add_reader")
+        return chain.from_iterable(self._links_of.values())
 
 
 class _AtRest:

@@ -18,27 +18,24 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from redis import exceptions as redis_errors
 
-from relock._core.effects import Clock, Exchange, Failure
+from relock._core.asking import PATIENT_PART, Round, grace_seconds
+from relock._core.effects import Clock, Failure
 from relock._errors import ConfigurationError
 from relock._runtime.aio.alarms import TIMER_SECONDS_MAX
 from relock._runtime.aio.line import Line
 from relock._runtime.aio.loop_reader import LoopReader
-from relock._runtime.aio.loop_round import LoneRound, LoopRound
 from relock._runtime.aio.on_thread import on_thread
-from relock._runtime.masters.connections import PATIENT_PART, Connection
+from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
-from relock._runtime.masters.fan_out import GRACE_SECONDS
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.round import InFlight
 from relock._runtime.net.loop_channel import LoopChannel
 
 logger = logging.getLogger(__name__)
 
-IN_FLIGHT_MAX = 128  # requests that are under way on one connection, before tasks wait for replies
 QUIET_SECONDS = 0.1  # after which a link looks if its connection is still open, before it sends anything
 
 
@@ -50,19 +47,18 @@ class Link:
         reader: reads the messages of a release before its reply.
 
     Attributes:
+        in_flight_max: how many requests are under way on one connection, before tasks wait for replies.
         connection: the connection that takes requests; None while there is none.
-        config_error: why the master can't be used, if the last opening of a connection found that.
         waiting: the rounds that wait for a connection, or for room on it.
     """
 
+    in_flight_max = 128
     connection: Connection | None
-    config_error: ConfigurationError | None
-    waiting: deque[LoopRound]
+    waiting: deque[Round]
 
     def __init__(self, master: Master, loop: asyncio.AbstractEventLoop, line: Line, reader: LoopReader) -> None:
         self.master = master
         self.connection = None
-        self.config_error = None
         self.waiting = deque()
         self._loop = loop
         self._line = line
@@ -72,7 +68,6 @@ class Link:
         self._quiet_since = 0.0  # when the last reply came, or the first unanswered request was sent
         self._retired: dict[Connection, asyncio.TimerHandle] = {}  # each still owes replies, until its timer fires
         self._is_closed = False
-        self._alone = (self,)
 
     @property
     def is_connected(self) -> bool:
@@ -101,8 +96,8 @@ class Link:
     def room(self) -> int:
         """Number of further requests that may be sent now; without a connection, as many may wait for one."""
         if self.connection is None:
-            return IN_FLIGHT_MAX
-        return IN_FLIGHT_MAX - len(self.connection.in_flight) - len(self.waiting)
+            return self.in_flight_max
+        return self.in_flight_max - len(self.connection.in_flight) - len(self.waiting)
 
     @property
     def load(self) -> int:
@@ -111,48 +106,45 @@ class Link:
 
     # Asking ---------------------------------------------------------------------------------------------------------
 
-    def ask(self, round_: LoopRound) -> None:
-        """Send a round as soon as there is a connection with room, if that is in time."""
-        if self.is_connected and self.room > 0:
+    def ask(self, round_: Round) -> None:
+        """Send a round as soon as there is a connection with room, if that is in time.
+
+        The caller has looked if the link `is_connected`.
+        """
+        if self.connection is not None and self.room > 0:
             self._send(round_)
             return
         self.waiting.append(round_)
         if self.connection is None:
             self.open()
 
-    def exchange(self, exchange: Exchange) -> LoneRound | None:
-        """Send a prepared request to this master alone: the usual case, where nothing is in the way.
+    def send_at_once(self, round_: Round) -> bool:
+        """Send a round for this master alone: the usual case. Return False, and send nothing, if there is an obstacle.
 
-        Return what the caller awaits; None where nothing was sent: take the general way.
+        That is no connection, or none that leads to the master, or requests that wait.
         """
-        sent_at = exchange.sent_at
-        if sent_at - self._quiet_since >= QUIET_SECONDS:
-            self.look(sent_at)
-        connection, master = self.connection, self.master
+        if round_.sent_at - self._quiet_since >= QUIET_SECONDS:
+            self.look(round_.sent_at)
+        connection = self.connection
         if (
             connection is None
-            or len(connection.in_flight) >= IN_FLIGHT_MAX
+            or len(connection.in_flight) >= self.in_flight_max
             or self.waiting
             or connection.shown.is_retired
-            or connection.shown.incarnation != master.facts.known.incarnation
+            or connection.shown.incarnation != self.master.facts.known.incarnation
         ):
-            return None
-        done = self._loop.create_future()
-        round_ = LoneRound(exchange, unanswered=master.no_reply_yet, done=done, links=self._alone)
+            return False
         self._send(round_)
-        return round_
+        return True
 
-    def _send(self, round_: LoopRound) -> None:
+    def _send(self, round_: Round) -> None:
         connection = self.connection
         if connection is None:
             raise AssertionError("only one that is connected is asked")
         if not connection.in_flight:
             self._quiet_since = self.master.clock()
         try:
-            if round_.asking:
-                connection.request_asking(round_)
-            else:
-                connection.request(round_)
+            connection.request(round_)
         except NETWORK_ERRORS as error:
             self._broke(connection, error)
         else:
@@ -236,11 +228,10 @@ class Link:
             return master.failed(error, sent=False)
         except ConfigurationError as error:
             master.turned_out(error)
-            return error
+            return master.misconfigured(error)
 
     def _opened(self, opening: "asyncio.Future[_Opened]") -> None:
         self._opening = None
-        self.config_error = None
         error = opening.exception()
         if error is not None:  # the tasks that wait must hear of it, and so must readers of the log
             self._fail_waiting(Failure(self.master.address, f"it was not connected: {error!r}", sent=False))
@@ -248,10 +239,6 @@ class Link:
         opened = opening.result()
         if isinstance(opened, Failure):
             self._fail_waiting(opened)
-        elif isinstance(opened, ConfigurationError):
-            if not self.master.facts.was_sound:
-                self.config_error = opened
-            self._fail_waiting(self.master.misconfigured(opened))
         elif self._is_closed:
             opened.close()
         else:
@@ -317,12 +304,11 @@ class Link:
 
     def _end(self, connection: Connection, failure: Failure) -> None:
         """Close a connection; each request under way on it gets this `failure`."""
-        in_flight, connection.in_flight = connection.in_flight, deque()
+        rounds = _rounds_on(connection)
+        connection.in_flight = deque()
         self._close(connection)
-        for sent in in_flight:
-            round_ = sent.round if isinstance(sent, InFlight) else sent
-            if isinstance(round_, LoopRound):
-                round_.miss(self.master, failure)
+        for round_ in rounds:
+            round_.miss(self.master, failure)
         self._line.make_room()
 
     def _close(self, connection: Connection) -> None:
@@ -341,75 +327,47 @@ class Link:
         self._is_closed = True
         connection, self.connection = self.connection, None
         connections = [*self._retired, *([] if connection is None else [connection])]
+        why = "the client was closed"
         if self._loop.is_closed():
+            why = "its event loop was closed"
+            for round_ in [*self.waiting, *[one for connection in connections for one in _rounds_on(connection)]]:
+                round_.done = None
             for one in connections:
-                self._hear_last(one)
-            self._give_up([*self.waiting], sent=False)
-            return
+                with suppress(*NETWORK_ERRORS, RuntimeError):
+                    one.drain()  # background checks look at these answers: unread, they would leave it in doubt
         for one in connections:
-            self._end(one, Failure(self.master.address, "the client was closed"))
-        self._fail_waiting(Failure(self.master.address, "the client was closed", sent=False))
+            self._end(one, Failure(self.master.address, why))
+        self._fail_waiting(Failure(self.master.address, why, sent=False))
         if self._silence is not None:
             self._silence.cancel()
 
-    def _hear_last(self, connection: Connection) -> None:
-        """Take what has come by now for the tasks of a closed loop, and close the connection.
-
-        Background checks still look at these answers. Unread, they would leave in doubt what the tasks have asked for.
-        """
-        asked = [sent.round if isinstance(sent, InFlight) else sent for sent in connection.in_flight]
-        rounds = [round_ for round_ in asked if isinstance(round_, LoopRound)]
-        for round_ in rounds:
-            round_.done = _NOBODY
-        with suppress(*NETWORK_ERRORS, RuntimeError):
-            connection.drain()
-        connection.close()
-        self._give_up(rounds, sent=True)
-
-    def _give_up(self, rounds: list[LoopRound], *, sent: bool) -> None:
-        """Let these rounds have no answer of the master: nobody hears what it says any more."""
-        failure = Failure(self.master.address, "its event loop was closed", sent=sent)
-        for round_ in rounds:
-            round_.done = _NOBODY
-            round_.miss(self.master, failure)
-
-
-class _Nobody:
-    """Stands for the future of a task that no loop runs any more."""
-
-    def done(self) -> bool:
-        """Return True: there is nobody to be told."""
-        return True
-
-
-_NOBODY: Any = _Nobody()
-
 
 def wait_for_others(
-    round_: LoopRound, links: Sequence[Link], quorum: int, loop: asyncio.AbstractEventLoop, clock: Clock
+    round_: Round, links: Sequence[Link], quorum: int, loop: asyncio.AbstractEventLoop, clock: Clock
 ) -> None:
-    """Have a round wait until all of `links` are open, or for as long again as a quorum of them took to open.
-
-    Opening a connection takes longer than an answer. Without this wait, a quorum would grant a loop's first hold before
-    the other masters could be asked. These would get the hold only with its first renewal.
-    """
+    """Have a round wait until all of `links` are open, or for as long again as a quorum of them took to open."""
     began, spared = clock(), round_.spare(0)
 
     def look(_opening: object) -> None:
         if sum(link.connection is not None for link in links) >= quorum:
-            loop.call_later(clock() - began + GRACE_SECONDS, round_.spare, spared)
+            loop.call_later(grace_seconds(clock() - began), round_.spare, spared)
 
     for link in links:
         link.when_opened(look)
 
 
-_Opened = Connection | Failure | ConfigurationError
+_Opened = Connection | Failure
+
+
+def _rounds_on(connection: Connection) -> list[Round]:
+    """Return the rounds that a connection owes answers to."""
+    return [sent.round if isinstance(sent, InFlight) else sent for sent in connection.in_flight]
 
 
 def _is_release(connection: Connection) -> bool:
     """Return whether the next reply is that to the straight release of a hold."""
     sent = connection.in_flight[0] if connection.in_flight else None
-    return sent.__class__ is LoneRound and sent.script.name == "release"
+    return isinstance(sent, Round) and sent.script.name == "release" and len(sent.answers) == 1
 
 
 def _close_opened(opened: _Opened) -> None:

@@ -1,9 +1,7 @@
 """A Redis Cluster as one master: each call goes to the node that serves the slot of its lock.
 
 All keys of a lock are in one slot, so that one node decides on it, and a cluster is one entry for the quorum. Here
-are the nodes, which of them serves which slot, and rounds that go to several of them at once. A node that does not
-serve a slot (any more) does nothing and says who does (``MOVED``, ``ASK``), so that a call may be sent on: it has not
-run. A call whose keys are on two nodes while they are being moved (``TRYAGAIN``) is for the flow to try again.
+are the nodes, and which of them serves which slot. `relock._core.routing` says which calls go to which node.
 
 ``PUBLISH`` reaches subscribers on every node, but counts those on one; so the scripts pass nobody over as deaf here.
 """
@@ -17,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from attrs import field, frozen
 from redis import exceptions as redis_errors
 
-from relock._core.effects import Failure
+from relock._core.effects import Ask, Exchange, Failure
 from relock._core.master_facts import UNKNOWN, Back, Down, MasterFacts, News, Problem, Stepped
+from relock._core.routing import Redirect, Routed
 from relock._errors import ConfigurationError
 from relock._options import ClientOptions
 from relock._runtime.masters.errors import NETWORK_ERRORS, understood
@@ -40,14 +38,6 @@ logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS_MIN = 0.1  # between two looks at which node serves what
 _MAY_HAVE_CHANGED = re.compile("MOVED|CLUSTERDOWN|MASTERDOWN|READONLY")
-
-
-@frozen
-class Redirect(Failure):
-    """Failure of a node that sent the call on, and did nothing else; `asking`: once, as the slot is being moved."""
-
-    target: Master | None = field(default=None, repr=False, eq=False)
-    asking: bool = False
 
 
 class OpenerToNode(Opener):
@@ -111,7 +101,7 @@ class OpenerToAny(Opener):
 
 
 class Cluster(Master):
-    """A cluster, as one master; what it is asked goes through `ClusterFanOut`, never over its own connection.
+    """A cluster, as one master; what it is asked goes to its nodes, never over its own connection.
 
     Attributes:
         shards: its nodes, by what the cluster calls them.
@@ -149,9 +139,14 @@ class Cluster(Master):
 
     # Which node serves what -----------------------------------------------------------------------------------------
 
-    def shard_of(self, call: Call) -> Master | None:
-        """Return the node that serves the call's lock, as far as is known; None where no node does."""
-        return self._slots[slot_of(call.keys)]
+    def shard_of(self, call: Call) -> Master | Failure:
+        """Return the node that serves the call's lock, as far as is known, or the `Failure` where no node does."""
+        slot = slot_of(call.keys)
+        shard = self._slots[slot]
+        if shard is None:
+            self.may_have_changed()
+            return Failure(self.address, f"CLUSTERDOWN: no node serves slot {slot}", sent=False)
+        return shard
 
     def shard_at(self, host: str, port: int) -> Master:
         """Return the node at that place, as the cluster names it."""
@@ -197,6 +192,23 @@ class Cluster(Master):
             if not self._slots:
                 raise
             self.platform.log.debug(logger, "no node of %s could be asked for the slots: %s", self.address, error)
+
+    def route(self, asked: Ask | Exchange, *, strict: bool) -> Routed[Master]:
+        """Look as `look` does, and return the way of the calls to the nodes: each goes to that which serves its lock.
+
+        Raises:
+            ConfigurationError: it is no cluster, and the calls are `strict`.
+        """
+        failure = None
+        try:
+            self.look(asked.until)
+        except NETWORK_ERRORS as error:
+            failure = self.failed(error, sent=False)
+        except ConfigurationError as error:
+            if strict:
+                raise
+            failure = self.misconfigured(error)
+        return Routed(asked, lambda call: failure or self.shard_of(call))
 
     def _learn(self, until: float) -> None:
         """Ask one source after the other. Each goes to the end of the line: it may be cut off, and know old things."""

@@ -14,15 +14,16 @@ from typing import Any, Protocol
 from attrs import evolve
 from redis import exceptions as redis_errors
 
+from relock._core.asking import PATIENT_PART, Round
 from relock._core.clocks import Offset
-from relock._core.effects import Failure, Reply
+from relock._core.effects import Ask, Failure, Reply
 from relock._core.master_facts import server_of
 from relock._core.quorum import NEVER, is_given
 from relock._core.socket_facts import SocketFacts
 from relock._keys import LockKeys
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.opener import Opener
-from relock._runtime.masters.round import InFlight, Pending, Round
+from relock._runtime.masters.round import InFlight, Pending
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.failures import words_of
 from relock._runtime.net.raw_connection import RawConnection
@@ -32,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 _UNKNOWN_SCRIPT = Failure("", "NOSCRIPT", sent=False)
 _OF_A_REPLICA = ("READONLY", "MASTERDOWN")  # Redis 6.2 puts more words before what a command in a script says
-PATIENT_PART = 0.9  # of the node timeout; a master that has owed a reply for longer is silent
 NOT_AFTER_PART = 0.1  # of the node timeout, by which a not-after time may be too early
 WAIT_PART = 0.8  # of the time for a master, what its replicas may take
 _VOTES = frozenset((b"granted", b"queued", b"healed"))  # what is said only where the master had a vote, and has written
@@ -99,21 +99,26 @@ class Connection:
     def request(self, round_: Round) -> None:
         """Send all calls of a round in one write; what arrives after its `until` is void where that matters."""
         if not round_.is_simple or self._min_replicas or self._unlearned:
-            self._send(InFlight.all_of(round_, round_.sent_at), source=self._teaches(round_))
+            self._send(InFlight.all_of(round_, round_.sent_at), source=self._teaches(round_), asking=round_.asking)
             return
         script = round_.script
         own = self._own_arguments(script, round_.until)
         guarded = self.shown.guarded and script.is_vote
-        packed = (round_.packed[guarded] or round_.pack(guarded)) + own
+        packed = round_.packed[guarded]
+        if packed is None:
+            packed = round_.packed[guarded] = round_.pack(guarded)
         self.in_flight.append(round_)
-        self.channel.send(packed)
+        self.channel.send(packed + own)
 
     def _teaches(self, round_: Round) -> bool:
-        """Return whether a round must be sent with the source of its scripts, because the master did not know one."""
+        """Return whether a round must be sent with the source of its scripts, because the master may not know one.
+
+        A node that is about to get the slot (``ASK``) may not.
+        """
         names = {call.script.name for call in round_.calls}
         is_unlearned = not self._unlearned.isdisjoint(names)
         self._unlearned -= names
-        return is_unlearned
+        return is_unlearned or round_.asking
 
     def _own_arguments(self, script: Script, until: float) -> bytes:
         """Pack what only the connection knows: the not-after time, and for a vote the incarnation and the guard."""
@@ -166,8 +171,7 @@ class Connection:
         replies = channel.parse(taken)
         if len(replies) == 1 and replies[0].__class__ is list and not channel.has_part():
             return self._judge(replies[0], script, sent_at, now)
-        round_ = Round((request.call(keys, owner),), until, sent_at, [facts.no_reply_yet])
-        round_.missing = 1
+        round_ = Round(Ask((request.call(keys, owner),), until), sent_at, [facts.no_reply_yet])
         self.in_flight.append(round_)
         return Pending(round_, replies, now)
 
@@ -192,13 +196,6 @@ class Connection:
                     return
                 raise redis_errors.TimeoutError("Timeout reading from the master")
             self.receive()
-
-    def request_asking(self, round_: Round) -> None:
-        """Send a round, as `request` does, to a node that is about to get its slot (``ASK``).
-
-        That node may not know the scripts, so they are sent. ``ASKING`` goes before each call; its reply says nothing.
-        """
-        self._send(InFlight.all_of(round_, round_.sent_at), source=True, asking=True)
 
     def _send(self, sent: InFlight, *, source: bool, asking: bool = False) -> None:
         calls, until = sent.round.calls, sent.round.until

@@ -13,219 +13,243 @@ threads would open a thousand connections.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable
 from queue import Empty, SimpleQueue
 
-from relock._core.effects import Answer, Ask, Failure
-from relock._core.quorum import quorum_of
+from relock._core.asking import PATIENT_PART, Panel, Part, check_usable, grace_seconds
+from relock._core.effects import Answer, Ask, Exchange, Failure
 from relock._errors import ConfigurationError
 from relock._runtime.masters.bundle import Bundle
-from relock._runtime.masters.connections import PATIENT_PART, Connection
+from relock._runtime.masters.cluster import Cluster
+from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
-from relock._runtime.masters.lines import LOOK_SECONDS, Line, Place
+from relock._runtime.masters.lines import LOOK_SECONDS, Place
 from relock._runtime.masters.master import Master
-from relock._runtime.masters.round import Round
 from relock._runtime.platform import Platform
 
 CROWDED_SECONDS = 0.1  # a call that could ask a quorum waits this long for the others
-GRACE_SECONDS = 0.01  # what a first connection may take longer than a quorum of the others, beside as long again
+
+
+class Leg:
+    """Round on its way to some masters, with the connections that it has for itself meanwhile.
+
+    Attributes:
+        line: where a call waits for connections to these masters.
+
+    Args:
+        part: the round, and the masters that are asked.
+        strict: a server that turns out to be no master raises a `ConfigurationError`.
+        is_call: the round waits for connections in line; else there are some beside those of calls.
+    """
+
+    def __init__(self, part: Part[Master], *, strict: bool, is_call: bool) -> None:
+        self.masters, self.round = part
+        self.line = self.masters[0].pool.line
+        self.strict = strict
+        self.is_call = is_call
+        self.connections: list[Connection] = []
+
+    @property
+    def unconnected(self) -> list[Master]:
+        """Masters to which there is no connection."""
+        present = {connection.facts for connection in self.connections}
+        return [master for master in self.masters if master.facts not in present]
+
+    @property
+    def without_room(self) -> list[Master]:
+        """Masters to which a connection is needed, where none is there and none may be opened.
+
+        Of several masters, one whose connections are all idle and owe too many replies is none of these: it is left to
+        be slow.
+        """
+        unconnected = self.unconnected
+        if len(self.masters) == 1:
+            return [master for master in unconnected if not master.pool.has_room]
+        return [master for master in unconnected if master.pool.is_crowded]
+
+    def check_out(self, masters: Iterable[Master], now: float) -> None:
+        """Take connections to these masters, as far as some are idle."""
+        for master in masters:
+            connection = master.pool.check_out(now) if self.is_call else master.pool.check_out_own(now)
+            if connection is not None:
+                self.connections.append(connection)
+
+    def send(self) -> None:
+        """Send the round on the connections."""
+        self.round.missing = len(self.connections)
+        for connection in self.connections.copy():
+            try:
+                connection.request(self.round)
+            except NETWORK_ERRORS as error:
+                self.drop(connection, error)
+
+    def drop(self, connection: Connection, error: BaseException) -> None:
+        """Give up a connection that broke."""
+        self.connections.remove(connection)
+        connection.pool.drop(connection, self.round, error)
+
+    def give_back(self, now: float) -> None:
+        """Put the connections back into their pools, but for those whose masters have been silent for too long."""
+        while self.connections:
+            connection = self.connections.pop()  # Let go, then share: in its pool it may be another caller's at once
+            connection.pool.put_back(connection, self.round, now)
+
+    def do_without(self, masters: Iterable[Master]) -> None:
+        """Go on without these masters, to which nothing was sent."""
+        for master in masters:
+            self.round.fail(master, master.unconnected())
 
 
 class FanOut:
-    """Fan-out of requests to all masters at once."""
+    """Fan-out of requests to all masters at once, or to the nodes of a Cluster."""
 
     def __init__(self, masters: tuple[Master, ...], platform: Platform) -> None:
-        self._masters = masters
+        first = masters[0]
+        self._panel = Panel(masters)
+        self._route = first.route if (is_cluster := isinstance(first, Cluster)) else self._panel.route
+        self._is_cluster = is_cluster
         self._platform = platform
         self._clock = platform.clock
-        self._quorum = quorum_of(len(masters))
-        self._spared = len(masters) - self._quorum
         self._bundles: deque[Bundle] = deque()  # those that no call has just now; the last one is used next
-        self._no_replies_yet: list[Answer] = [master.no_reply_yet for master in masters]
-        self._line = masters[0].pool.line
         for master in masters:
-            master.pool.line = self._line  # a call that needs several of them at once stands in one line
+            master.pool.line = first.pool.line  # a call that needs several of them at once stands in one line
 
-    def ask(self, ask: Ask, *, strict: bool, is_call: bool = True) -> list[Answer]:
+    def ask(self, asked: Ask | Exchange, *, strict: bool, is_call: bool = True) -> list[Answer]:
         """Ask the masters, and return the answers when the outcome is certain; later ones are written into that list.
 
         A server that turns out to be no master (a replica, say) raises a `ConfigurationError` if `strict`. For a
         request that gives back or cleans up, or if the server was a master before, it is one more master that does not
         answer. Renewals, undos and heartbeats are no calls (`is_call`): they have connections of their own, and never
         wait for one.
+
+        On a Cluster, a request that is no call may go to several nodes at once. A call is about one lock, which is on
+        one node: so no call has connections to one node while it waits in the line for another.
         """
-        now = self._clock()
-        count = len(ask.calls)
-        answers = self._no_replies_yet.copy()
-        if count > 1:
-            answers[:] = [(*no_reply_yet,) * count for no_reply_yet in answers]
-        round_ = Round(ask.calls, ask.until, now, answers)
-        masters = self._masters if ask.only is None else self._only(ask.only, answers)
-        connections: list[Connection] = []
+        way, now = self._route(asked, strict=strict), self._clock()
+        while parts := way.parts(now):
+            now = self._exchange([Leg(part, strict=strict and not self._is_cluster, is_call=is_call) for part in parts])
+        return way.answers
+
+    def _exchange(self, legs: Collection[Leg]) -> float:
+        """Write to all masters, and only then read; return our time at the end."""
         try:
-            if not self._line.waiting or not is_call:
-                for master in masters:
-                    connection = master.pool.check_out(now) if is_call else master.pool.check_out_own(now)
-                    if connection is not None:
-                        connections.append(connection)
-            if len(connections) < len(masters):
-                self._get(masters, round_, connections, strict=strict, is_call=is_call)
-            round_.missing = len(connections)
-            for connection in connections.copy():
-                try:
-                    connection.request(round_)
-                except NETWORK_ERRORS as error:
-                    connections.remove(connection)
-                    connection.pool.drop(connection, round_, error)
-            if len(connections) == 1:
-                self._read_one(round_, connections)
-            elif connections:
-                self._read_whoever_is_ready(round_, connections, ask)
-            if connections:
-                self._give_back(round_, connections)
+            try:
+                self._write(legs)
+            except ConfigurationError:
+                self._give_back(legs)
+                raise
+            for leg in legs:
+                self._read(leg)
+            return self._give_back(legs)
         except BaseException:  # an interrupt: what they owe dies with them, also where somebody keeps this exception
-            for connection in connections:
+            for connection in [connection for leg in legs for connection in leg.connections]:
                 connection.close()
             self._bundles.clear()  # these must not keep one open that was just let go of, and is nobody's any more
             raise
-        return answers
+
+    def _write(self, legs: Iterable[Leg]) -> None:
+        """Write to all masters that are connected, and then connect to the others and write to them."""
+        lacking = []
+        for leg in legs:
+            if not (leg.is_call and leg.line.waiting):
+                leg.check_out(leg.masters, leg.round.sent_at)
+            if len(leg.connections) == len(leg.masters):
+                leg.send()
+            else:
+                lacking.append(leg)
+        for i, leg in enumerate(lacking):
+            if i and self._clock() >= leg.round.until:  # those before took all the time that there was
+                leg.do_without(leg.unconnected)
+            else:
+                self._get(leg)
+            leg.send()
+
+    def _give_back(self, legs: Iterable[Leg]) -> float:
+        now = self._clock()
+        for leg in legs:
+            leg.give_back(now)
+        return now
 
     # Opening --------------------------------------------------------------------------------------------------------
 
-    def _only(self, numbers: frozenset[int], answers: list[Answer]) -> Sequence[Master]:
-        """Return the masters with these numbers; the others' answers say that they were not asked."""
-        for index, master in enumerate(self._masters):
-            if index not in numbers:
-                answers[index] = (Failure(master.address, "it was not asked", sent=False),) * len(answers[index])
-        return [master for master in self._masters if master.index in numbers]
-
-    def _get(
-        self, masters: Sequence[Master], round_: Round, connections: list[Connection], *, strict: bool, is_call: bool
-    ) -> None:
-        """Get the connections to `masters` that `connections` lacks, or do without: the answers say why."""
-        is_over = False
+    def _get(self, leg: Leg) -> None:
+        """Get the connections that `leg` lacks, or do without: the answers say why."""
+        round_, is_over = leg.round, False
         while not is_over:
-            if (
-                is_call
-                and self._is_to_wait(masters, connections)
-                and not self._wait_in_line(masters, round_, connections)
-            ):
-                for master in masters:
+            # Others came first, or have what is needed, and will give it back.
+            if leg.is_call and (leg.line.waiting or leg.without_room) and not self._wait_in_line(leg):
+                for master in leg.masters:
                     round_.fail(master, master.out_of_time())
                 break
-            is_over = self._do_without(masters, round_, connections, strict=strict, is_call=is_call)
-        for connection in connections:
+            is_over = self._get_quorum(leg)
+        for connection in leg.connections:
             round_.awaits(connection.facts)
         time = round_.until - round_.sent_at
         round_.sent_at = self._clock()  # opening the others took time, for which nobody here was silent
         if round_.until - round_.sent_at < PATIENT_PART * time:
-            for connection in connections:
+            for connection in leg.connections:
                 facts = connection.facts
                 round_.fail(facts, facts.asked_late if round_.sent_at >= round_.until else facts.asked_shortly)
 
-    def _is_to_wait(self, masters: Sequence[Master], connections: Sequence[Connection]) -> bool:
-        """Return whether a call must wait: others came first, or have what is needed, and will give it back."""
-        return bool(masters[0].pool.line.waiting) or bool(_without_room(masters, connections))
-
-    def _wait_in_line(self, masters: Sequence[Master], round_: Round, connections: list[Connection]) -> bool:
+    def _wait_in_line(self, leg: Leg) -> bool:
         """Wait for connections, or for room to open them, behind the calls before this one, and hold none meanwhile.
 
-        Return whether the call was served: to all of `masters`, or later to a quorum of them, there is a connection, or
-        room for one. Else it has none. A master that hangs keeps the connections on which it was asked; if a quorum of
-        the others has free ones, that delays a call by `CROWDED_SECONDS` at most.
+        Return whether the call was served: to all of the masters, or later to a quorum of them, there is a connection,
+        or room for one. Else it has none. A master that hangs keeps the connections on which it was asked; if a quorum
+        of the others has free ones, that delays a call by `CROWDED_SECONDS` at most.
         """
-        self._give_back(round_, connections)
-        line = masters[0].pool.line
-        place = line.place(round_.until)
-        content_at = min(self._clock() + CROWDED_SECONDS, round_.until)
+        leg.give_back(self._clock())
+        line, until = leg.line, leg.round.until
+        place = line.place(until)
+        content_at = min(self._clock() + CROWDED_SECONDS, until)
         try:
             line.join(place)
-            while not self._takes_turn(line, place, masters, connections, content_at):
-                if connections:
-                    self._give_back(round_, connections)
+            while not self._takes_turn(leg, place, content_at):
+                if leg.connections:
+                    leg.give_back(self._clock())
                     place.calm()  # what it gives back itself is no reason to look again at once
                 now = self._clock()
-                if now >= round_.until:
+                if now >= until:
                     return False
-                place.sleep(round_.until - now)
+                place.sleep(until - now)
             return True
         finally:
             line.leave(place)
 
-    def _takes_turn(
-        self, line: Line, place: Place, masters: Sequence[Master], connections: list[Connection], content_at: float
-    ) -> bool:
+    def _takes_turn(self, leg: Leg, place: Place, content_at: float) -> bool:
         """Take connections if the call is first, or has waited until a quorum will do; return whether they suffice."""
-        now = self._clock()
+        now, masters = self._clock(), leg.masters
         is_content = now >= content_at and len(masters) > 1
-        if not is_content and not line.is_first(place, now):
+        if not is_content and not leg.line.is_first(place, now):
             return False
         full = sum(master.pool.is_full for master in masters)
-        if full and (not is_content or len(masters) - full < self._quorum):
+        if full and (not is_content or len(masters) - full < self._panel.quorum):
             return False
-        for master in masters:
-            connection = master.pool.check_out(now)
-            if connection is not None:
-                connections.append(connection)
-        lacking = len(_without_room(masters, connections))
-        return not lacking or (is_content and len(masters) - lacking >= self._quorum)
+        leg.check_out(masters, now)
+        lacking = len(leg.without_room)
+        return not lacking or (is_content and len(masters) - lacking >= self._panel.quorum)
 
-    def _do_without(
-        self, masters: Sequence[Master], round_: Round, connections: list[Connection], *, strict: bool, is_call: bool
-    ) -> bool:
-        """Do without the absent ones of `masters` where the others are enough, else open connections to these first.
+    def _get_quorum(self, leg: Leg) -> bool:
+        """Do without the absent masters where the others are enough, else open connections to these first.
 
-        A quorum is enough; where only some masters must be asked, those that are connected are. Return False where a
-        call has to wait until there is room for another connection.
+        Return False where a call has to wait until there is room for another connection.
         """
-        unconnected = _unconnected(masters, connections)
+        unconnected = leg.unconnected
         if not unconnected:
             return True
-        if len(connections) >= self._quorum or len(masters) < len(self._masters):
-            self._go_on_without(unconnected, round_, connections, strict=strict, is_call=is_call)
+        if self._panel.is_enough(len(leg.connections), len(leg.masters)):
+            if leg.strict:
+                check_usable([master.facts.config_error for master in unconnected])
+            for master in unconnected:
+                if master.pool.has_room:
+                    master.open_later(None, is_call=leg.is_call)
+            leg.do_without(unconnected)
             return True
-        if len(self._masters) == 1:
-            return self._open_here(unconnected[0], round_, connections, strict=strict, is_call=is_call)
-        return self._open_side_by_side(masters, unconnected, round_, connections, strict=strict, is_call=is_call)
+        if len(leg.masters) == 1:
+            return _open_here(leg, unconnected[0])
+        return self._open_side_by_side(leg, unconnected)
 
-    def _go_on_without(
-        self, unconnected: list[Master], round_: Round, connections: list[Connection], *, strict: bool, is_call: bool
-    ) -> None:
-        for master in unconnected:
-            if strict and master.facts.config_error is not None:
-                self._give_back(round_, connections)
-                raise master.facts.config_error
-            if master.pool.has_room:
-                master.open_later(None, is_call=is_call)
-            round_.fail(master, master.unconnected())
-
-    def _open_here(
-        self, master: Master, round_: Round, connections: list[Connection], *, strict: bool, is_call: bool
-    ) -> bool:
-        """Open a connection; return False where there is no room for one."""
-        try:
-            connection = master.pool.open_for_call() if is_call else master.pool.open()
-            if connection is None:
-                return False
-            connections.append(connection)
-        except NETWORK_ERRORS as error:
-            round_.fail(master, master.failed(error, sent=False))
-        except ConfigurationError as error:
-            if strict and not master.facts.was_sound:
-                raise
-            round_.fail(master, master.turned_out(error))
-        return True
-
-    def _open_side_by_side(
-        self,
-        masters: Sequence[Master],
-        unconnected: list[Master],
-        round_: Round,
-        connections: list[Connection],
-        *,
-        strict: bool,
-        is_call: bool,
-    ) -> bool:
+    def _open_side_by_side(self, leg: Leg, unconnected: list[Master]) -> bool:
         """Open connections to the absent masters, all at once; when a quorum is there, the others have as long again.
 
         Return False where other calls have what was opened meanwhile, and there is no room for more.
@@ -233,9 +257,9 @@ class FanOut:
         reports: SimpleQueue[tuple[Master, Failure | ConfigurationError | None]] = self._platform.queue()
         waiting = dict.fromkeys(unconnected)  # in their order
         for master in unconnected:
-            if master.pool.has_room or not is_call:
-                master.open_later(reports, is_call=is_call)
-        began, until = self._clock(), round_.until
+            if master.pool.has_room or not leg.is_call:
+                master.open_later(reports, is_call=leg.is_call)
+        began, until = self._clock(), leg.round.until
         while waiting and self._clock() < until:
             try:
                 master, trouble = reports.get(timeout=min(LOOK_SECONDS, max(0.0, until - self._clock())))
@@ -244,63 +268,40 @@ class FanOut:
             else:
                 if trouble is not None and master in waiting:
                     waiting.pop(master)
-                    round_.fail(master, self._judge(master, trouble, round_, connections, strict=strict))
-            self._pick_up(waiting, connections, is_call=is_call)
-            if is_call and waiting and _without_room(masters, connections):
-                return False
+                    leg.round.fail(master, _judge(leg, master, trouble))
             now = self._clock()
-            if len(connections) >= self._quorum:
-                until = min(until, now + (now - began) + GRACE_SECONDS)
-        for master in waiting:
-            round_.fail(master, master.unconnected())
+            leg.check_out(waiting, now)
+            waiting = {master: None for master in leg.unconnected if master in waiting}
+            if leg.is_call and waiting and leg.without_room:
+                return False
+            if len(leg.connections) >= self._panel.quorum:
+                until = min(until, now + grace_seconds(now - began))
+        leg.do_without(waiting)
         return True
 
-    def _judge(
-        self,
-        master: Master,
-        trouble: Failure | ConfigurationError,
-        round_: Round,
-        connections: list[Connection],
-        *,
-        strict: bool,
-    ) -> Failure:
-        """Return a reconnector's report as a `Failure`, unless the caller has to know of a mistake: then raise that."""
-        if isinstance(trouble, Failure):
-            return trouble
-        if strict:
-            self._give_back(round_, connections)
-            raise trouble
-        return master.misconfigured(trouble)
+    # Reading --------------------------------------------------------------------------------------------------------
 
-    def _pick_up(self, waiting: dict[Master, None], connections: list[Connection], *, is_call: bool) -> None:
-        """Take connections to the masters that are waited for: opened for us, or given back by others meanwhile."""
-        now = self._clock()
-        for master in list(waiting):
-            connection = master.pool.check_out(now) if is_call else master.pool.check_out_own(now)
-            if connection is not None:
-                waiting.pop(master)
-                connections.append(connection)
+    def _read(self, leg: Leg) -> None:
+        if len(leg.connections) == 1:
+            self._read_one(leg)
+        elif leg.connections:
+            self._read_whoever_is_ready(leg)
 
-    # Sending and reading --------------------------------------------------------------------------------------------
-
-    def _read_one(self, round_: Round, connections: list[Connection]) -> None:
-        connection = connections[0]
+    def _read_one(self, leg: Leg) -> None:
+        connection = leg.connections[0]
         try:
-            connection.read(round_)
+            connection.read(leg.round)
         except NETWORK_ERRORS as error:
-            connections.remove(connection)
-            connection.pool.drop(connection, round_, error)
+            leg.drop(connection, error)
 
-    def _read_whoever_is_ready(self, round_: Round, connections: list[Connection], ask: Ask) -> None:
+    def _read_whoever_is_ready(self, leg: Leg) -> None:
         try:
             bundle = self._bundles.pop()
         except IndexError:
             bundle = Bundle(self._platform)
-        bundle.take(connections)
-        poll, by_fileno, is_certain = bundle.poll, bundle.by_fileno, ask.is_certain
-        while round_.missing:
-            if round_.missing <= self._spared and is_certain is not None and is_certain(round_.answers):
-                break
+        bundle.take(leg.connections)
+        round_, poll, by_fileno = leg.round, bundle.poll, bundle.by_fileno
+        while round_.missing and not round_.is_certain:
             ready = poll(max(0.0, round_.until - self._clock()) * 1000)
             if not ready:
                 break
@@ -310,30 +311,30 @@ class FanOut:
                     connection.receive()
                 except NETWORK_ERRORS as error:
                     bundle.drop(fileno)
-                    connections.remove(connection)
-                    connection.pool.drop(connection, round_, error)
+                    leg.drop(connection, error)
         self._bundles.append(bundle)
 
-    def _give_back(self, round_: Round, connections: list[Connection]) -> None:
-        """Put the connections back into their pools, but for those whose masters have been silent for too long."""
-        now = self._clock()
-        while connections:
-            connection = connections.pop()  # Let go, then share: in its pool it may be another caller's at once
-            connection.pool.put_back(connection, round_, now)
+
+def _open_here(leg: Leg, master: Master) -> bool:
+    """Open a connection to the only master; return False where there is no room for one."""
+    try:
+        connection = master.pool.open_for_call() if leg.is_call else master.pool.open()
+        if connection is None:
+            return False
+        leg.connections.append(connection)
+    except NETWORK_ERRORS as error:
+        leg.round.fail(master, master.failed(error, sent=False))
+    except ConfigurationError as error:
+        if leg.strict and not master.facts.was_sound:
+            raise
+        leg.round.fail(master, master.turned_out(error))
+    return True
 
 
-def _unconnected(masters: Sequence[Master], connections: Sequence[Connection]) -> list[Master]:
-    present = {connection.facts for connection in connections}
-    return [master for master in masters if master.facts not in present]
-
-
-def _without_room(masters: Sequence[Master], connections: Sequence[Connection]) -> list[Master]:
-    """Return the masters to which a connection is needed, where none is there and none may be opened.
-
-    Of several masters, one whose connections are all idle and owe too many replies is none of these: it is left to be
-    slow.
-    """
-    unconnected = _unconnected(masters, connections)
-    if len(masters) == 1:
-        return [master for master in unconnected if not master.pool.has_room]
-    return [master for master in unconnected if master.pool.is_crowded]
+def _judge(leg: Leg, master: Master, trouble: Failure | ConfigurationError) -> Failure:
+    """Return a reconnector's report as a `Failure`, unless the caller has to know of a mistake: then raise that."""
+    if isinstance(trouble, Failure):
+        return trouble
+    if leg.strict:
+        raise trouble
+    return master.misconfigured(trouble)

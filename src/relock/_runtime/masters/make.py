@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from relock._core.master_facts import make_facts
 from relock._options import ClientOptions
 from relock._runtime.masters.cluster import Cluster
-from relock._runtime.masters.cluster_fan_out import ClusterFanOut
-from relock._runtime.masters.fan_out import FanOut
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.opener import MasterListener, Opener
 from relock._runtime.net.node import Node
@@ -29,14 +27,8 @@ def make_masters(
     return tuple(map(Master, openers))
 
 
-def make_fan_out(masters: tuple[Master, ...], platform: Platform) -> FanOut:
-    """Make the fan-out that asks these masters."""
-    first = masters[0]
-    return ClusterFanOut(first, platform) if isinstance(first, Cluster) else FanOut(masters, platform)
-
-
 def lone_master(masters: tuple[Master, ...]) -> Master | None:
-    """Return the only one of `masters` if it can be asked without a detour; None where calls need `make_fan_out`.
+    """Return the only one of `masters` if it can be asked without a detour; None where calls need a `FanOut`.
 
     Which node of a Cluster is asked depends on the call, and a grant that waits for replicas has two replies.
     """

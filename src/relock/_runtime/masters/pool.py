@@ -8,15 +8,16 @@ from contextlib import suppress
 from attrs import evolve
 from redis import exceptions as redis_errors
 
+from relock._core.asking import PATIENT_PART, Round
 from relock._core.effects import Answer, Failure
 from relock._core.hold import FOREVER
 from relock._keys import LockKeys
-from relock._runtime.masters.connections import PATIENT_PART, Connection
+from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.lines import Line
 from relock._runtime.masters.living import Living
 from relock._runtime.masters.opener import Opener
-from relock._runtime.masters.round import Pending, Round
+from relock._runtime.masters.round import Pending
 from relock._runtime.net.failures import is_break, is_refusal
 from relock._scripts import Prepared
 
@@ -123,10 +124,7 @@ class Pool:
 
     def drop(self, connection: Connection, round_: Round, error: BaseException) -> None:
         """Give up a connection that broke: what the master has not answered of `round_` by now has failed."""
-        failure = self.broke(connection, error)
-        if round_.awaits_answer_of(self.facts):
-            round_.missing -= 1
-            round_.fail(self.facts, failure)
+        round_.miss(self.facts, self.broke(connection, error))
 
     def put_back(self, connection: Connection, round_: Round, now: float) -> None:
         """Take back a connection on which `round_` was asked, unless the master has been silent on it for too long."""

@@ -1,0 +1,97 @@
+"""Routing of calls to the nodes of a Cluster, and on to where those send them: no I/O and no clock.
+
+A node that does not serve a slot (any more) does nothing and says who does (``MOVED``, ``ASK``), so that a call may be
+sent on: it has not run. A call whose keys are on two nodes while they are being moved (``TRYAGAIN``) is for the flow to
+try again.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from attrs import field, frozen
+
+from relock._core.asking import Part, Round, Voter
+from relock._core.effects import Answer, Ask, Exchange, Failure, Reply
+from relock._scripts import Call
+
+HOPS_MAX = 4  # how many nodes a call is sent to, at most
+
+
+N = TypeVar("N", bound=Voter)
+
+
+@frozen
+class Redirect(Failure):
+    """Failure of a node that sent the call on, and did nothing else.
+
+    Attributes:
+        target: the node that must be asked.
+        asking: that holds once, as the slot is being moved.
+    """
+
+    target: Any = field(default=None, repr=False, eq=False)
+    asking: bool = False
+
+
+class Routed(Sequence[Reply | Failure], Generic[N]):
+    """Calls of one `Ask`, on their way through a Cluster, and the answers to them; what comes later is seen too.
+
+    Args:
+        asked: the calls.
+        node_of: returns the node that serves a call's lock, or the `Failure` where none does.
+
+    Attributes:
+        answers: those of a single master, the Cluster.
+    """
+
+    answers: list[Answer]
+
+    def __init__(self, asked: Ask | Exchange, node_of: Callable[[Call], N | Failure]) -> None:
+        self._until, self._ends = asked.until, asked.ends
+        self._calls = [call._replace(script=call.script.uncounted) for call in asked.calls]
+        self._answers: list[tuple[list[Answer], int]] = []  # for each call, a round's answers, and which of them
+        self._next: defaultdict[tuple[N, bool], list[int]] = defaultdict(list)  # by the node, and if it is for ``ASK``
+        self._asked: list[tuple[Round, list[int]]] = []  # how the last parts are asked, and which calls these are
+        self._hops = 0
+        self.answers = [self]
+        for place, call in enumerate(self._calls):
+            node = node_of(call)
+            if isinstance(node, Failure):
+                self._answers.append(([(node,)], 0))
+            else:
+                self._answers.append(([node.no_reply_yet], 0))
+                self._next[node, False].append(place)
+
+    def parts(self, now: float) -> Sequence[Part[N]]:
+        """Return what must be asked next; nothing once no node has sent a call on, or there is no time for that.
+
+        When these parts have been asked, the next ones are made of what the nodes have answered by then.
+        """
+        for round_, places in self._asked:
+            for nth, place in enumerate(places):
+                reply = round_.answers[0][nth]
+                if isinstance(reply, Redirect) and reply.target is not None:
+                    self._next[reply.target, reply.asking].append(place)
+        following, self._next, self._asked = self._next, defaultdict(list), []
+        if self._hops == HOPS_MAX or (self._hops and now >= self._until):
+            return ()
+        self._hops += 1
+        return [self._part(node, asking, places, now) for (node, asking), places in following.items()]
+
+    def _part(self, node: N, asking: bool, places: list[int], now: float) -> Part[N]:
+        ask = Ask(tuple([self._calls[place] for place in places]), self._until, ends=self._ends)
+        round_ = Round(ask, now, [(*node.no_reply_yet,) * len(places)])
+        if asking:
+            round_.send_by_asking()
+        self._asked.append((round_, places))
+        for nth, place in enumerate(places):
+            self._answers[place] = round_.answers, nth
+        return Part((node,), round_)
+
+    def __getitem__(self, place: Any) -> Any:
+        answers, nth = self._answers[place]
+        return answers[0][nth]
+
+    def __len__(self) -> int:
+        return len(self._answers)
