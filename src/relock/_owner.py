@@ -222,6 +222,11 @@ def has_ticket(owner: bytes) -> bool:
     return b"." in owner.partition(b"~")[2]
 
 
+def client_name(owner: bytes) -> bytes:
+    """Return the client in an owner's name."""
+    return owner.partition(b":")[0]
+
+
 def waiter_name(owner: bytes) -> bytes:
     """Return the waiter behind an owner's name."""
     return owner.partition(b"~")[0]

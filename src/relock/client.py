@@ -355,7 +355,7 @@ class Client:
             callbacks_dropped=session.losses.dropped + session.events.dropped,
             records_dropped=session.platform.log.dropped,
             held=sum(hold.loss is None for hold in session.holds.copy().values()),
-            waiting=len(session.hub.waiters),
+            waiting=len(session.hubs.waiters()),
             masters=tuple(_state_of(master, session.clock()) for master in session.masters),
         )
 

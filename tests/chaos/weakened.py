@@ -162,15 +162,15 @@ def log_on_the_spot() -> None:
 @guard("one name for each hold")
 def name_threads() -> None:
     """All holds of a thread have the same name on the masters, so that a late release of one ends another."""
-    from relock._runtime.session.session import Session
+    from relock._runtime.wakeups.hub import AnyHub, Hub
 
-    def draw_names(session: Session) -> None:
+    def draw_names(hub: AnyHub) -> None:
         def name(_: int) -> bytes:
-            return b"%bthread%x" % (session.owner_head, threading.get_ident())
+            return b"%bthread%x" % (hub.owner_head, threading.get_ident())
 
-        session.names = map(name, itertools.count())  # as threads share it, it must be no generator
+        hub.names = map(name, itertools.count())  # as threads share it, it must be no generator
 
-    _replace(Session, "draw_names", draw_names)
+    _replace(Hub, "draw_names", draw_names)
 
 
 @guard("one owner for each task")

@@ -249,10 +249,10 @@ def test_a_loop_that_turns_is_not_overtaken(play: Play) -> None:
         actor = scene.rig._actor()
         task = scene.rig.start(lambda: actor.do(scene.tasks.acquire))
         scene.rig.until(lambda: scene.rig.is_queued(NAME), "the task waits")
-        (waiter,) = scene.session.hub.waiters
+        (waiter,) = scene.session.hubs.waiters()
         behind = scene.rig.start(scene.threads.acquire)
         scene.rig._process.sleep(10.0)
-        assert [*scene.session.hub.waiters] == [waiter], "it has its place still"
+        assert scene.session.hubs.waiters() == [waiter], "it has its place still"
         scene.others.release()
         assert task.result() is True
         assert behind.result() is True
@@ -342,7 +342,7 @@ def test_a_call_that_is_overtaken_as_it_is_about_to_wait_leaves_no_waiter(play: 
         assert task.result() is True
         scene.until_count(2)
         scene.end()
-        assert scene.session.hub.waiters == {}
+        assert scene.session.hubs.waiters() == []
 
     play(test)
 

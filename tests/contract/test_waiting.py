@@ -14,16 +14,18 @@ from relock import Client, Lock, QuorumError
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.flows.release import give_back
 from relock._core.lock_spec import HANDED_LEASE_SECONDS
-from relock._runtime.wakeups.hub import Hub
+from relock._runtime.net.loop_channel import LoopChannel
+from relock._runtime.wakeups.hubs import Hubs
 
 PATIENT = 10.0  # seconds: a node timeout that is longer than any wait here
 HELP_SECONDS = 8.0  # a waiter that is not told looks again after that time
 
 
-def has_come(hub: Hub) -> bool:
+def has_come(hubs: Hubs) -> bool:
     """Whether a message is in a waiter's queue, or at a socket that the waiter itself will read."""
-    is_woken = any(not waiter.wakes.empty() for waiter in hub.waiters.values())
-    return is_woken or any(ear.channel.wait(0.0) for ear in hub.reading._shared.copy())
+    ears = [one._ear for hub in hubs.all() for one in hub.subscriptions if one._ear is not None]
+    is_woken = any(not waiter.wakes.empty() for waiter in hubs.waiters())
+    return is_woken or any(ear.channel.wait(0.0) for ear in ears if ear.is_led or isinstance(ear.channel, LoopChannel))
 
 
 def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
@@ -34,7 +36,7 @@ def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
     client, others = rig.client(node_timeout=PATIENT), rig.client(node_timeout=PATIENT)
     rig.warm_up(client)
     rig.warm_up(others)
-    hub = client._session.hub
+    hubs = client._session.hubs
     for number in count(1):
         lock, holder = client.lock(f"{name}-{number}"), others.lock(f"{name}-{number}", owner="holder")
         take(holder, 1)
@@ -45,10 +47,10 @@ def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
             is_queued = rig.is_queued(holder.name)
             holder.release()
             if is_queued:
-                rig.until(partial(has_come, hub), "the message has come")
+                rig.until(partial(has_come, hubs), "the message has come")
 
         def begins_to_wait(what: str, holder: Lock = holder) -> bool:
-            leads = what == "before poller.poll" and any(waiter.is_polling for waiter in hub.waiters.values())
+            leads = what == "before poller.poll" and any(waiter.is_polling for waiter in hubs.waiters())
             return leads or (what == rig.sleep and rig.is_queued(holder.name))
 
         strike = At(number, let_go, at_latest=begins_to_wait)
@@ -181,7 +183,7 @@ def test_a_waiter_that_can_not_act_loses_its_turn(misses: int, rig: Rig, name: s
     client, others = rig.client(), rig.client()
     rig.warm_up(client)
     rig.warm_up(others)
-    line, victim = Line(rig, others, name), f"{client._session.client_id}:"
+    line, victim = Line(rig, others, name), client._session.client_id
     take(others.lock(name, owner="holder"), 1)
     seconds: list[float] = []
 
@@ -205,7 +207,7 @@ def test_a_waiter_that_can_not_act_loses_its_turn(misses: int, rig: Rig, name: s
     turns = [first_turn, second_turn][:misses]
 
     def look(what: str, _wait: float) -> None:
-        waiters = client._session.hub.waiters.values()
+        waiters = client._session.hubs.waiters()
         parks = max((waiter.parks for waiter in waiters), default=0)
         sleeps = what == "before Park" or parks > misses - len(turns)  # else it may still end its last turn
         leads = what == "before poller.poll" and any(waiter.is_polling for waiter in waiters)
@@ -214,7 +216,7 @@ def test_a_waiter_that_can_not_act_loses_its_turn(misses: int, rig: Rig, name: s
             turns.pop(0)
 
     def is_back() -> bool:
-        waiters = list(client._session.hub.waiters.values())
+        waiters = client._session.hubs.waiters()
         return any(waiter.parks > misses for waiter in waiters) and line.has(victim, rig.masters)
 
     def let_it_in() -> None:

@@ -7,6 +7,7 @@ from attrs import define, frozen
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER
 from relock._runtime.session.session import Session
+from relock._runtime.wakeups.hub import AnyHub
 from relock._runtime.wakeups.waiter import Waiter
 from relock.lock import Lock
 from relock.testing._process import Process
@@ -52,19 +53,27 @@ class Call:
 
 
 def queued(sessions: Iterable[tuple[Process, Session]]) -> tuple[tuple[Process, Waiter], ...]:
-    """The waiters that have a ticket by now, and whose client hears every master.
+    """The waiters that have a ticket by now, and whose hub hears every master.
 
-    A master to which a client has not subscribed yet finds nobody to wake, and passes its waiters over.
+    A master to which a hub has not subscribed yet finds nobody to wake, and passes its waiters over.
     """
     return tuple(
         (process, waiter)
         for process, session in sessions
-        if not process.is_dead and hears_everyone(session)
-        for waiter in session.hub.waiters.values()
+        if not process.is_dead
+        for hub in session.hubs.all()
+        if hears_everyone(hub)
+        for waiter in hub.waiters.values()
         if waiter.tickets
     )
 
 
-def hears_everyone(session: Session) -> bool:
+def still_waits(session: Session, waiter: Waiter, *, masters_move: bool) -> bool:
+    """Whether it waits still, and hears every master where these move: others pass it until it has subscribed anew."""
+    hubs = [hub for hub in session.hubs.all() if hub.waiters.get(waiter.owner) is waiter]
+    return any(hears_everyone(hub) or not masters_move for hub in hubs)
+
+
+def hears_everyone(hub: AnyHub) -> bool:
     """Whether it is subscribed to every master."""
-    return all(one.is_confirmed for one in session.hub.subscriptions)
+    return all(one.is_confirmed for one in hub.subscriptions)

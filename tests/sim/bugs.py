@@ -63,7 +63,7 @@ BUGS = [
         f"{CORE}/flows/extend.py",
         "hold.count_renewal(answer, sent_at, _end(hold, ttl, sent_at), now, ttl)",
         "hold.count_renewal(answer, sent_at, _end(hold, ttl, now), now, ttl)",
-        seed=1022,
+        seed=1006,
     ),
     Bug(
         "a renewal counts though D has passed",
@@ -91,7 +91,7 @@ BUGS = [
         f"{CORE}/flows/extend.py",
         "holds = [hold for hold in holds if is_current(hold)]",
         "holds = list(holds)",
-        seed=1016,
+        seed=1090,
     ),
     Bug(
         "nothing is undone",
@@ -116,7 +116,7 @@ BUGS = [
     ),
     Bug(
         "one uuid for all holds of a client",
-        f"{RUNTIME}/session/session.py",
+        f"{RUNTIME}/wakeups/hub.py",
         ".__mod__, self._serials)",
         ".__mod__, itertools.repeat(1))",
         seed=1005,
@@ -126,7 +126,7 @@ BUGS = [
         f"{CORE}/clocks.py",
         "min(int(earliest * 1e6), NOT_AFTER_US_MAX) if earliest > 0.0 else 0",
         "NOT_AFTER_US_MAX",
-        seed=1020,
+        seed=1023,
     ),
     Bug(
         "an enqueue is never void",
@@ -140,7 +140,7 @@ BUGS = [
         "lua/count.lua",
         "redis.pcall('HSET', lock, owner, count) == 0",
         "(count == '1' and redis.call('HDEL', lock, owner) or redis.call('HSET', lock, owner, count)) >= 0",
-        seed=1001,
+        seed=1002,
     ),
     Bug(
         "the hold count is added to, not set",
@@ -203,7 +203,7 @@ BUGS = [
         f"{CORE}/quorum.py",
         "token = max(tokens)",
         "token = min(tokens)",
-        seed=1020,
+        seed=1009,
     ),
     Bug(
         "a release does not write the token back",
@@ -217,14 +217,14 @@ BUGS = [
         f"{CORE}/quorum.py",
         "tokens.count(token) >= quorum, answers",
         "True, answers",
-        seed=1016,
+        seed=1009,
     ),
     Bug(
         "a proposed token is given, whatever was given before",
         "lua/acquire.lua",
         "  if not last or (#last == #ours and last < ours) then",
         "  if true then",
-        seed=1006,
+        seed=1025,
     ),
     Bug("no restart guard", "lua/_lib/vote.lua", "  if now_us < until_us then\n", "  if false then\n", seed=1101),
     Bug(
@@ -271,14 +271,14 @@ BUGS = [
         "lua/enqueue.lua",
         "redis.pcall('ZCOUNT', queue, chosen, '+inf') ~= 0 then",
         "false then",
-        seed=1269,
+        seed=1234,
     ),
     Bug(
         "a ticket is proposed that others have passed",
         "lua/enqueue.lua",
         "math.max(tonumber(last[2] or 0) + 1, tonumber(grantee",
         "math.max(tonumber(grantee",
-        seed=1269,
+        seed=1053,
     ),
     Bug(
         "a token that clocks far apart made is not written to a quorum",
@@ -292,7 +292,7 @@ BUGS = [
         "src/relock/_runtime/wakeups/reading.py",
         "        if _LEADER in self._role:\n            return\n        follower",
         "        if self._role is not None:\n            return\n        follower",
-        seed=2112,
+        seed=1229,
     ),
     Bug(
         "heartbeats are never sent",
@@ -306,7 +306,7 @@ BUGS = [
         "lua/_lib/lengthen.lua",
         "math.max(redis.call('PTTL', key), tonumber(ttl_ms), 1)",
         "math.max(tonumber(ttl_ms), 1)",
-        seed=1161,
+        seed=1199,
     ),
     Bug(
         "nobody wakes the thread that sends heartbeats",
@@ -369,7 +369,7 @@ BUGS = [
         "lua/_lib/hand_over.lua",
         "token and token + 1 or next_token(token_key, now_us, lease_ms)",
         "(remember(token_key, now_us, now_us, lease_ms) or true) and now_us",
-        seed=1000,
+        seed=1002,
     ),
     Bug(
         "a clock that steps goes unnoticed",
@@ -404,7 +404,7 @@ BUGS = [
         f"{CORE}/hold.py",
         "        self.ends[step.master] -= step.seconds\n",
         "",
-        seed=1049,
+        seed=1208,
     ),
     Bug(
         "a forked child keeps its parent's holds",
@@ -423,7 +423,7 @@ BUGS = [
     Bug(
         "an interrupted wait keeps its place in the queue",
         f"{CORE}/interrupts.py",
-        "            host.hub.forget(owners[0])\n            host.holds.forget",
+        "            host.hubs.forget(owners[0])\n            host.holds.forget",
         "            host.holds.forget",
         seed=1073,
     ),
@@ -456,7 +456,7 @@ BUGS = [
         "lua/acquire.lua",
         "tonumber(now) > tonumber(not_after_us) then",
         "tonumber(now) > tonumber(not_after_us) + 1e12 then",
-        seed=1009,
+        seed=1475,
     ),
     Bug(
         "a forked child goes by its parent's name",
@@ -465,7 +465,8 @@ BUGS = [
         (
             "        self._session.closed = parents.closed\n"
             "        self._session.client_id = self._session.hub.client = parents.client_id\n"
-            "        self._session.owner_head = parents.owner_head\n"
+            "        self._session.hub.owner_head = parents.hub.owner_head\n"
+            "        self._session.hubs.add(self._session.hub)\n"
         ),
         seed=1053,
     ),
@@ -504,7 +505,7 @@ BUGS = [
         f"{RUNTIME}/wakeups/subscription.py",
         "        if incarnation != self._incarnation:\n",
         "        incarnation = self._master.incarnation\n        if False:\n",
-        seed=1183,
+        seed=1668,
     ),
     Bug(
         "the name of a lock is that of another one when it was made anew",
@@ -518,7 +519,7 @@ BUGS = [
         "lua/_lib/just_now.lua",
         "just_now_us = 1000\n",
         "just_now_us = 1e12\n",
-        seed=1134,
+        seed=1265,
     ),
     # Only runs in which nobody reads what one client logs find this.
     Bug(
@@ -526,7 +527,7 @@ BUGS = [
         f"{RUNTIME}/background/telling.py",
         "self.hand(self._handle, (copy_context(), logger, made, args), is_ordinary=level < logging.WARNING)",
         "self._handle((copy_context(), logger, made, args))",
-        seed=1121,
+        seed=1237,
     ),
     # Only runs in which tasks use clients find these.
     Bug(
@@ -539,23 +540,16 @@ BUGS = [
     Bug(
         "a cancellation in the turn of a grant is swallowed",
         f"{RUNTIME}/aio/foreground.py",
-        "                await woken\n            is",
-        "                with suppress(asyncio.CancelledError):\n                    await woken\n            is",
-        seed=1067,
+        "                await woken\n        finally",
+        "                with suppress(asyncio.CancelledError):\n                    await woken\n        finally",
+        seed=1005,
     ),
     Bug(
         "a task's lease counts from the answer",
         f"{CORE}/calls.py",
         "            first = started_at, answers\n            outcome",
         "            first = (host.clock() if self._is_crowded else started_at), answers\n            outcome",
-        seed=1705,
-    ),
-    Bug(
-        "a loop none of whose tasks waits keeps the role of the reader",
-        f"{RUNTIME}/wakeups/reading.py",
-        "            self.left_at = self.clock()\n            self._resign(role)\n\n    def _oust",
-        "            self.left_at = self.clock()\n\n    def _oust",
-        seed=1982,
+        seed=1108,
     ),
     Bug(
         "no timer wakes a task that sleeps",
@@ -569,14 +563,14 @@ BUGS = [
         "src/relock/aio_lock.py",
         "        else:\n            interrupted.give_up(record, self.name, who, 1)\n",
         "",
-        seed=1194,
+        seed=2705,
     ),
     Bug(
         "a release that was cancelled before it began is not carried out",
         "src/relock/_runtime/aio/begun.py",
         "            if not is_begun:\n",
         "            if False:\n",
-        seed=1194,
+        seed=1057,
     ),
     Bug(
         "a hold belongs to the task that awaits",
@@ -597,7 +591,7 @@ BUGS = [
         f"{RUNTIME}/aio/loop_inbox.py",
         "            inboxes.loop.call_soon_threadsafe(self.ring)\n",
         "            pass\n",
-        seed=1001,
+        seed=1167,
     ),
     Bug(
         "a loop's connection is used on though it leads to another server",
@@ -648,23 +642,23 @@ BUGS = [
     Bug(
         "heartbeats keep the places of those that cannot act",
         f"{RUNTIME}/background/places.py",
-        "            if waiter.pulse not in silent and not self._turns.has_missed(waiter, now):",
+        "            if not self._turns.has_missed(waiter, now):",
         "            if True:",
         seed=1058,
     ),
     Bug(
         "one that is told and does not look keeps its place",
         f"{CORE}/turns.py",
-        "return due_at <= now - TURN_SECONDS and self.run_for(due_at, now) >= TURN_SECONDS",
+        "return since <= now - TURN_SECONDS and self.run_for(since, now) >= TURN_SECONDS",
         "return False",
         seed=1126,
     ),
     Bug(
         "all tasks of a loop that stands still have their turns",
-        f"{CORE}/turns.py",
-        "            if pulse is not None and self._is_silent(",
-        "            if False and self._is_silent(",
-        seed=2183,
+        f"{RUNTIME}/wakeups/waiter.py",
+        "return self.due_at if pulse is None or pulse.asked_at > self.due_at else pulse.asked_at",
+        "return self.due_at",
+        seed=1107,
     ),
     # Only runs in which clients are closed, or end with their processes, find these.
     Bug(

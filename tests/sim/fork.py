@@ -11,9 +11,10 @@ from relock._runtime.masters.living import Living
 from relock._runtime.masters.master import Master
 from relock._runtime.net.parse import parse_nodes
 from relock._runtime.session.session import Session
-from relock._runtime.wakeups.hub import Hub
+from relock._runtime.wakeups.hub import AnyHub
+from relock._runtime.wakeups.hubs import Hubs
 from relock._runtime.wakeups.reading import Reading
-from relock._runtime.wakeups.subscription import Subscription
+from relock._runtime.wakeups.subscription import Subscription, ThreadSubscription
 from relock.testing._lab import VirtualClient
 from relock.testing._network import VirtualConnection, node_of
 from relock.testing._platform import VirtualPlatform
@@ -59,12 +60,14 @@ def _session(session: Session, platform: VirtualPlatform) -> Session:
     child = platform.process
     own.platform, own.clock = platform, platform.clock
     own.holds = Book(session.holds)
-    own.hub = _hub(session.hub, child)
+    own.hubs = Hubs()
+    for hub in session.hubs.all():
+        own.hubs.add(_hub(hub, child))
     own.masters = tuple(_master(master, child) for master in session.masters)
     return own
 
 
-def _hub(hub: Hub, child: Process) -> Hub:
+def _hub(hub: AnyHub, child: Process) -> AnyHub:
     own = copy(hub)
     own.waiters = dict(hub.waiters)
     own.reading = Reading(VirtualPlatform(child))
@@ -74,7 +77,8 @@ def _hub(hub: Hub, child: Process) -> Hub:
 
 def _subscription(subscription: Subscription, reading: Reading, child: Process) -> Subscription:
     own = copy(subscription)
-    own._reading = reading
+    if isinstance(own, ThreadSubscription):
+        own._reading = reading
     own._raw = _raw(subscription._raw, child)
     return own
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from relock._core.quorum import quorum_of
-from relock._owner import waiter_name
+from relock._owner import client_name, waiter_name
 from relock._runtime.session.session import Session
 from relock.testing._process import Process
 from relock.testing._server import Server
@@ -14,17 +14,22 @@ MASTER_KEY = b"lock:master"
 LOCK_KEY = f"lock:{{{LOCK}}}".encode()
 
 
+def is_of(session: Session, owner: bytes) -> bool:
+    """Whether an owner is of that client: of its threads, or of one of its loops."""
+    return f"{client_name(owner).decode()}.".startswith(f"{session.client_id}.")
+
+
 def undone(servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]]) -> Iterator[str]:
     """What attempts have left when all threads have released the lock, and leases have not ended yet."""
     for server in servers:
         found = server.master.contents(LOCK_KEY)
         queue = [waiter for waiter, _ in server.master.contents(LOCK_KEY + b":queue") or []]
-        dead = {session.client_id for process, session in sessions if process.is_dead}
-        left = [owner for owner in [*(found or ()), *queue] if owner.decode().partition(":")[0] not in dead]
+        dead = [session for process, session in sessions if process.is_dead]
+        left = [owner for owner in [*(found or ()), *queue] if not any(is_of(session, owner) for session in dead)]
         if left:
             yield f"{server.name} still has {left} of those who live"
     for process, session in sessions:
-        if not process.is_dead and (session.holds.of_name(LOCK) or session.hub.waiters):
+        if not process.is_dead and (session.holds.of_name(LOCK) or session.hubs.waiters()):
             yield f"{process.name} has or awaits something for nobody"
 
 
@@ -39,7 +44,7 @@ def of_client(servers: Sequence[Server], process: Process, session: Session, kep
             continue
         queue = [waiter for waiter, _ in server.master.contents(LOCK_KEY + b":queue") or []]
         found = [*(server.master.contents(LOCK_KEY) or ()), *queue]
-        left = [one for one in found if one.decode().partition(":")[0] == session.client_id and one not in kept]
+        left = [one for one in found if is_of(session, one) and one not in kept]
         if left:
             yield f"{server.name} still has {left} of {process.name}, whose client is closed"
 
@@ -61,9 +66,13 @@ def miscounted(servers: Sequence[Server], belief: Belief, levels: int) -> Iterat
 
 def given_to(process: Process, servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]]) -> list[float]:
     """How long the holds of a process's clients last on the masters (s): none of its threads may know of them."""
-    clients = [session.client_id.encode() for one, session in sessions if one is process]
+    own = [session for one, session in sessions if one is process]
     owners = [(server.master, owner) for server in servers for owner in server.master.contents(LOCK_KEY) or ()]
-    return [master.read("PTTL", LOCK_KEY) / 1000 for master, owner in owners if owner.split(b":")[0] in clients]
+    return [
+        master.read("PTTL", LOCK_KEY) / 1000
+        for master, owner in owners
+        if any(is_of(session, owner) for session in own)
+    ]
 
 
 def voteless(servers: Sequence[Server]) -> Iterator[str]:

@@ -37,7 +37,7 @@ from relock.testing._process import Process
 from relock.testing._server import Server
 from relock.testing._world import World
 from sim import leftovers
-from sim.beliefs import Belief, Call, hears_everyone, queued
+from sim.beliefs import Belief, Call, queued, still_waits
 from sim.clocks import ACCUSED_SECONDS, LOOKED_SECONDS, Clocks, TrueStep
 from sim.ends import Ends
 from sim.fork import InheritedConnection
@@ -180,7 +180,7 @@ class Referee:
         self.idle.freed(process)  # what it may have had is undone from now on
         if lock.owned():
             self.violate(f"{process.name} has it by an acquire that was interrupted")
-        if any(len(session.hub.waiters) > waiting for other, session in self._sessions if other is process):
+        if any(len(session.hubs.waiters()) > waiting for other, session in self._sessions if other is process):
             self.violate(f"{process.name} waits for a call that was interrupted")
 
     def forked(self, process: Process, lock: Lock) -> None:
@@ -409,11 +409,9 @@ class Referee:
             return
         for process, waiter in call.ahead:
             session = next(session for other, session in self._sessions if other is process)
-            if self.plan.moves is not None and not hears_everyone(session):
-                continue  # it has just found another server there: others pass it until it has subscribed to that
             if self.stuck.was(process, call.called_at) or process in {*self.idle.are_leaving(), *self.ends.closing}:
                 continue  # it may have lost its place, and have come back to another one; or it leaves
-            if not process.is_dead and session.hub.waiters.get(waiter.owner) is waiter:
+            if not process.is_dead and still_waits(session, waiter, masters_move=self.plan.moves is not None):
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
 
     def _check_loss(self, belief: Belief) -> None:

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import pytest
 from attrs import evolve
+from support.hubs import hubs_of
 
 from relock import MasterDown
+from relock._runtime.wakeups.hubs import Hubs
 from relock.testing._conditions import Conditions
 from relock.testing._process import Process
 from relock.testing._server import Server
@@ -38,7 +40,7 @@ class Game:
         self.referee = Referee(self.world, [self.server], draw(Random(0)))
         self.referee.calm_at = 0.0
         self.process = Process(self.world, "client")
-        self.session: Any = SimpleNamespace(client_id="client-1", hub=SimpleNamespace(waiters={}, subscriptions=[]))
+        self.session: Any = SimpleNamespace(client_id="client-1", hubs=Hubs())
         self.referee._sessions.append((self.process, cast(Any, self.session)))
 
     def grant(self, levels: int = 1, owner: bytes = OWNER) -> Belief:
@@ -160,7 +162,8 @@ def test_others_wait_for_the_lease_of_such_a_hold_and_no_longer(game: Game, late
 
 @pytest.mark.parametrize("is_closing", [True, False])
 def test_a_waiter_of_a_client_that_is_being_closed_may_be_passed(game: Game, *, is_closing: bool) -> None:
-    game.session.hub.waiters[OWNER] = SimpleNamespace(owner=OWNER, tickets=[7])
+    waiter = SimpleNamespace(owner=OWNER, tickets=[7])
+    game.session.hubs = hubs_of(SimpleNamespace(waiters={OWNER: waiter}, subscriptions=[]))
     other = game.referee.called(Process(game.world, "other"), timeout=1.0)
     if is_closing:
         game.close()

@@ -7,10 +7,12 @@ from typing import Any, cast
 
 import pytest
 from attrs import define, evolve
+from support.hubs import hubs_of
 
 from relock._core.clocks import Offset
 from relock._core.master_facts import News, Stepped
 from relock._core.quorum import NEVER, quorum_of
+from relock._runtime.wakeups.hubs import Hubs
 from relock.testing._conditions import Conditions
 from relock.testing._process import Process
 from relock.testing._server import Server
@@ -121,7 +123,7 @@ def test_a_waiter_may_be_passed_only_while_its_client_does_not_hear_every_master
         one.is_confirmed = True
     waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
     hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=confirmed)
-    game.referee._sessions.append((Process(game.world, "first"), cast(Any, SimpleNamespace(hub=hub))))
+    game.referee._sessions.append((Process(game.world, "first"), cast(Any, SimpleNamespace(hubs=hubs_of(hub)))))
     game.referee.plan = evolve(game.referee.plan, fair=True)
     game.referee.calm_at = 0.0
     game.grant("second", Held(1, 10.0))
@@ -133,7 +135,7 @@ def test_a_waiter_may_be_passed_while_it_leaves_since_its_time_is_over(game: Gam
     waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
     hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=[])
     first = Process(game.world, "first")
-    game.referee._sessions.append((first, cast(Any, SimpleNamespace(hub=hub))))
+    game.referee._sessions.append((first, cast(Any, SimpleNamespace(hubs=hubs_of(hub)))))
     game.referee.plan = evolve(game.referee.plan, fair=True)
     game.referee.calm_at = 0.0
     game.referee.called(first, timeout=timeout)
@@ -149,7 +151,7 @@ def test_a_waiter_whose_client_moves_its_subscription_may_be_passed_if_masters_m
     moving.is_confirmed = True
     waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
     hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=[moving])
-    game.referee._sessions.append((Process(game.world, "first"), cast(Any, SimpleNamespace(hub=hub))))
+    game.referee._sessions.append((Process(game.world, "first"), cast(Any, SimpleNamespace(hubs=hubs_of(hub)))))
     game.referee.plan = evolve(game.referee.plan, fair=True, is_guarded=False, moves=Moves(0.1, ("grant",), 1.0))
     game.referee.calm_at = 0.0
     second, third = (game.referee.called(Process(game.world, name), timeout=1.0) for name in ("second", "third"))
@@ -536,7 +538,7 @@ def test_nobody_may_look_at_the_end_of_a_dead_holders_lease_where_another_one_ha
     holder, other = (Process(game.world, name) for name in ("holder", "other"))
     for process in (holder, other):
         hub = SimpleNamespace(waiters={}, subscriptions=[])
-        game.referee._sessions.append((process, cast(Any, SimpleNamespace(hub=hub, client_id=process.name))))
+        game.referee._sessions.append((process, cast(Any, SimpleNamespace(hubs=hubs_of(hub), client_id=process.name))))
     held = Held(1, 0.0, deadline=10.0, ttl=9.9)
     game.referee.granted(cast(Any, None), cast(Any, held), game.referee.called(holder, timeout=1.0))
     late = game.referee.called(Process(game.world, "late"), timeout=100.0)
@@ -558,7 +560,7 @@ def test_a_hold_that_nobody_lived_to_hear_of_ends_with_its_lease(
     game.referee.calm_at = 0.0
     dead, master = Process(game.world, "dead"), game.referee.servers[0].master
     hub = SimpleNamespace(waiters={}, subscriptions=[])
-    game.referee._sessions.append((dead, cast(Any, SimpleNamespace(hub=hub, client_id="dead"))))
+    game.referee._sessions.append((dead, cast(Any, SimpleNamespace(hubs=hubs_of(hub), client_id="dead"))))
     late = game.referee.called(Process(game.world, "late"), timeout=100.0)
 
     def give() -> None:
@@ -580,7 +582,7 @@ def test_a_lease_that_its_dead_owner_believed_in_for_longer_than_the_masters_hav
     for name in ("dead", "other"):
         process = dead if name == "dead" else Process(game.world, name)
         process.is_dead = True
-        session = SimpleNamespace(hub=SimpleNamespace(waiters={}, subscriptions=[]), client_id=name)
+        session = SimpleNamespace(hubs=Hubs(), client_id=name)
         game.referee._sessions.append((process, cast(Any, session)))
     game.referee.granted(cast(Any, None), cast(Any, Held(1, 0.0)), game.referee.called(dead, timeout=1.0))
     late = game.referee.called(Process(game.world, "late"), timeout=100.0)

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 from attrs import define, evolve
+from support.hubs import hubs_of
 
 from relock.testing._conditions import Conditions
 from relock.testing._loop import VirtualLoop
@@ -159,7 +160,7 @@ def test_one_that_cannot_act_may_be_passed(game: Game, *, is_stuck: bool) -> Non
     process = Process(game.world, "first")
     waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
     hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=[])
-    game.referee._sessions.append((process, cast(Any, SimpleNamespace(hub=hub))))
+    game.referee._sessions.append((process, cast(Any, SimpleNamespace(hubs=hubs_of(hub)))))
     first = game.referee.called(process, LONG_SECONDS)
     if is_stuck:
         game.stick(first, BLOCK_LOOP)

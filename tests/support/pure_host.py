@@ -39,7 +39,7 @@ class PureHost(Host):
     """
 
     def __init__(self, masters: int = 1) -> None:
-        super().__init__(b"me:", 0.0, lambda: 100.0)
+        super().__init__(0.0, lambda: 100.0)
         self.spec = LockSpec.of(lock_keys("lock", "a"), tuple("abcde"[:masters]), OPTIONS.for_lock(), OPTIONS)
         self.known = [Offset(0.0) for _ in range(masters)]
         self.caller = "one"
@@ -48,14 +48,14 @@ class PureHost(Host):
         self.checks: list[PendingCheck] = []
         self.events: list[Event] = []
         self.waiters: dict[bytes, object] = {}
-        self.names = map(b"me:%d".__mod__, itertools.count(1))
+        self.serials = itertools.count(1)
         self.logs_events = lambda: True
         everything: Any = self
-        self.janitor = self.hub = self.watchdog = self.platform = everything
+        self.janitor = self.hubs = self.watchdog = self.platform = everything
         self.hand, self.look_later = self.handed.append, self.checks.append
         self.gates: Any = Gates(everything)
         self.interrupted = Interrupted(self, may_wait=True)
-        self.calls = Calls(self, self.interrupted)
+        self.calls = Calls(self, self.interrupted, everything)
 
     def current(self) -> str:
         return self.caller
@@ -80,6 +80,9 @@ class PureHost(Host):
 
     def is_down(self, master: int) -> bool:  # noqa: ARG002
         return False
+
+    def new_name(self, owner: str) -> bytes:
+        return b"me:%b.%d" % (owner.encode(), next(self.serials))
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:  # noqa: ARG002
         self.waiters.pop(owner, None)

@@ -14,7 +14,6 @@ from relock._runtime.machine import THREADS
 from relock._runtime.net.channel import Channel
 from relock._runtime.wakeups.ear import Ear
 from relock._runtime.wakeups.reading import Reading
-from relock._runtime.wakeups.term import Term
 from relock._runtime.wakeups.waiter import Waiter
 
 LONG = 20.0  # seconds that nothing here must take
@@ -124,8 +123,3 @@ class Scene:
             thread.join(LONG)
         for line in self.lines:
             line.close()
-
-
-def is_led_by(reading: Reading, loop: object) -> bool:
-    """Whether that loop reads for all."""
-    return any(isinstance(leader, Term) and leader.loop is loop for leader in reading._role.copy().values())

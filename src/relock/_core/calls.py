@@ -22,7 +22,7 @@ from relock._core.flows import release as release_flows
 from relock._core.flows.acquire import First, judge_first
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.hold import FOREVER, FORGOTTEN, Hold
-from relock._core.host import Host
+from relock._core.host import Host, WaiterRegister
 from relock._core.interrupts import Interrupted
 from relock._core.lock_spec import LockSpec
 from relock._core.loops import let_in
@@ -59,6 +59,7 @@ class Calls:
     Args:
         host: what the client's calls share.
         interrupted: undoes what an interrupted call has left.
+        hub: has the callers' names, and those of them that wait.
         at_once: carries out an `Exchange` with these fields in the call, where nothing is in the way, and returns None
             elsewhere; None leaves every exchange to the driver.
         is_crowded: returns True if a request would have to wait for those of others, where the callers share their
@@ -69,11 +70,13 @@ class Calls:
         self,
         host: Host,
         interrupted: Interrupted,
+        hub: WaiterRegister,
         at_once: AtOnce | None = None,
         is_crowded: Callable[[], bool] | None = None,
     ) -> None:
         self._host = host
         self._interrupted = interrupted
+        self._hub = hub
         self._at_once = at_once
         self._is_crowded = is_crowded
 
@@ -129,7 +132,7 @@ class Calls:
     def _take(self, record: CallRecord, spec: LockSpec, who: Who, until: float, count: int) -> CallFlow[Outcome | None]:
         host = self._host
         started_at = host.clock()
-        waiter = next(host.names) if who.name is None else host.new_name(who.name)
+        waiter = next(self._hub.names) if who.name is None else self._hub.new_name(who.name)
         if count == 1 and host.may_be_handed:
             waiter += spec.wording.mark  # a releaser gives one level
         owners = [waiter]
@@ -153,7 +156,7 @@ class Calls:
         if outcome is None:
             self._note_wait(first)
             jitter, propose = host.platform.chance, host.propose
-            missed, crowd = host.hub.turns_missed, self._is_crowded or bool
+            missed, crowd = self._hub.turns_missed, self._is_crowded or bool
             wait = Wait(spec, waiter, count, until, host.clock, jitter, owners, in_line, propose, crowd, missed)
             waiting = acquire(wait, first, grants)
             first = None  # as above
@@ -167,8 +170,8 @@ class Calls:
             hold.taker = taker_of(host.platform.task(), 0)
         if host.steps:  # Mark, then look: a step that is seen from here on finds the hold in the book
             self._count_steps(hold)
-        if waiter in host.hub.waiters:
-            host.hub.forget(waiter, served=hold)
+        if waiter in self._hub.waiters:
+            self._hub.forget(waiter, served=hold)
         host.watchdog.watch(hold)
         host.counters.grants += 1
         if host.logs_events():
@@ -186,7 +189,7 @@ class Calls:
 
     def _go_without(self, record: CallRecord, spec: LockSpec, came_at: float, outcome: Outcome) -> Outcome:
         """Forget the wait of the caller that came at `came_at` and has given up; return the `outcome`."""
-        self._host.hub.forget(record.owners[0])
+        self._hub.forget(record.owners[0])
         record.spec = None  # the flow has left nothing; the error that may follow is no interrupt
         if isinstance(outcome, Refused):
             self._tell_refusal(spec, came_at)

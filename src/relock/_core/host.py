@@ -20,7 +20,6 @@ from relock._core.quorum import NEVER, may_be_granted, may_keep_anything
 from relock._core.tasks import HEAL_SECONDS, Heal, PendingCheck, Settle, Task, UndoTask
 from relock._events import Event, Loss, Lost
 from relock._keys import LockKeys
-from relock._owner import readable
 
 STEPS_KEPT = 64
 
@@ -53,15 +52,28 @@ class HoldWatcher(Protocol):
         """Have `hold` renewed in time."""
 
 
-class WaiterRegister(Protocol):
-    """Hub, as calls see it: who waits."""
+class Waiters(Protocol):
+    """Hubs of the client, as calls see them."""
+
+    def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
+        """Note that `owner` waits no more; `served` is its hold, if it has had its turn."""
+
+
+class WaiterRegister(Waiters, Protocol):
+    """Hub, as calls see it: who waits.
+
+    Attributes:
+        names: the names of the holds to come.
+    """
+
+    names: Iterator[bytes]
 
     @property
     def waiters(self) -> Collection[bytes]:
         """Names of the waiters."""
 
-    def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
-        """Note that `owner` waits no more; `served` is its hold, if it has had its turn."""
+    def new_name(self, owner: str) -> bytes:
+        """Return ``<client>:<owner>.<uuid>``, which names one hold of an ``owner=`` and never another one."""
 
     def turns_missed(self, owner: bytes) -> int:
         """Return how often the waiter `owner` was told, and did not look for as long as a turn lasts."""
@@ -119,25 +131,21 @@ class Host(ABC):
         is_closing: True while the client is being closed, but what is handed to the janitor is still done.
         logs_events: returns whether anybody wants to hear of ordinary events.
         may_be_handed: whether releasers may give a lock to a waiter of this client.
-        names: the names of the holds to come.
-        owner_head: what each of these begins with: ``<client>:``.
         steps: what was seen of the masters' clocks.
         waited_at: our time at which a caller last began to wait.
     """
 
     clock: Clock
     gates: CallGates
-    hub: WaiterRegister
+    hubs: Waiters
     janitor: TaskQueue
     logs_events: Callable[[], bool]
-    names: Iterator[bytes]
     platform: CallerInfo
     watchdog: HoldWatcher
 
-    def __init__(self, owner_head: bytes, node_timeout: float, clock: Clock) -> None:
+    def __init__(self, node_timeout: float, clock: Clock) -> None:
         self.clock = clock
         self.node_timeout = node_timeout
-        self.owner_head = owner_head
         self.holds = Book()
         self.counters = Counters()
         self.steps: deque[ClockStep] = deque(maxlen=STEPS_KEPT)
@@ -164,11 +172,6 @@ class Host(ABC):
     @abstractmethod
     def is_down(self, master: int) -> bool:
         """Return whether the master with this number is known to be down."""
-
-    def new_name(self, owner: str) -> bytes:
-        """Return ``<client>:<owner>.<uuid>``, which names one hold of an ``owner=`` and never another one."""
-        name, head = next(self.names), self.owner_head
-        return b"%b%b.%b" % (head, readable(owner).encode(), name[len(head) :])
 
     def propose(self) -> int:
         """Return a number that several masters may all give as a token or ticket: a time (us) just above their clocks.

@@ -92,7 +92,7 @@ class Interrupted:
         hold, spec = record.hold, record.spec
         if spec is not None:
             owners = record.owners[:1] + record.owners[1:][-2:]  # the names between have left nothing
-            host.hub.forget(owners[0])
+            host.hubs.forget(owners[0])
             host.holds.forget(spec.keys.name, owners)
             for owner in owners:
                 host.undo(spec.keys, owner, 0, spec.ttl, host.clock() + spec.node_timeout)

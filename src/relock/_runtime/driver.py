@@ -14,7 +14,7 @@ from relock._runtime.masters.make import lone_master
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.pool import Pool
 from relock._runtime.platform import Platform
-from relock._runtime.wakeups.hub import Hub
+from relock._runtime.wakeups.hub import ThreadHub
 from relock._runtime.wakeups.waiter import Waiter
 
 Flow = Generator[Step, Any, Any]
@@ -32,12 +32,12 @@ class Driver(Host):
     fan_out: FanOut
     lone: Master | None
     masters: tuple[Master, ...]
-    hub: Hub
+    hub: ThreadHub
     platform: Platform
     quorum: int
 
-    def __init__(self, masters: tuple[Master, ...], platform: Platform, owner_head: bytes, node_timeout: float) -> None:
-        super().__init__(owner_head, node_timeout, platform.clock)
+    def __init__(self, masters: tuple[Master, ...], platform: Platform, node_timeout: float) -> None:
+        super().__init__(node_timeout, platform.clock)
         self.masters = masters
         self.platform = platform
         self.quorum = quorum_of(len(masters))

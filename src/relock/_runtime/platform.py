@@ -20,7 +20,6 @@ from relock._owner import Who, current_thread, running_loop, running_task
 from relock._runtime.net.channel import Channel, open_channel
 from relock._runtime.net.green import replaced_threads
 from relock._runtime.net.loop_channel import LoopChannel
-from relock._runtime.net.loop_watch import LoopWatch
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.waker import Waker
 
@@ -71,7 +70,6 @@ class Platform:
         task: returns what that loop runs; None where there is none.
         open_channel: makes the channel of an open connection.
         loop_channel: makes such a channel that an event loop watches.
-        loop_watch: has an event loop watch a socket of another thread's.
     """
 
     log: LogWriter
@@ -86,7 +84,6 @@ class Platform:
     task: Callable[[], object | None] = staticmethod(running_task)
     open_channel: Callable[[RawConnection, float], Channel] = staticmethod(open_channel)
     loop_channel: Callable[..., LoopChannel] = LoopChannel
-    loop_watch: Callable[..., LoopWatch] = LoopWatch
 
     def random_hex(self, count: int) -> str:
         """Return `count` random bytes, which nobody else draws, in hex."""

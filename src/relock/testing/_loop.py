@@ -17,7 +17,6 @@ from typing import Any
 from greenlet import GreenletExit
 
 from relock._runtime.net.loop_channel import LoopChannel
-from relock._runtime.net.loop_watch import LoopWatch
 from relock._runtime.net.raw_connection import RawConnection
 from relock.testing._process import Parking, Process
 
@@ -195,33 +194,19 @@ class VirtualLoop(_Base):  # type: ignore[misc]
             self._ready.append(heappop(self._timers)[-1])
 
 
-class VirtualLoopWatch(LoopWatch):
-    """Watch of a `VirtualLoop` over a virtual connection that belongs to another thread."""
-
-    def __init__(self, loop: VirtualLoop, fileno: int, readable: Callable[[], object]) -> None:
-        self._loop: VirtualLoop = loop
-        self._own = [fileno]  # of its own: virtual numbers are never given twice
-        loop.add_reader(fileno, readable)
-
-    def forget(self) -> None:
-        """Forget the connection, without telling the loop."""
-        self._own.clear()
-
-
 class VirtualLoopChannel(LoopChannel):
     """A virtual connection that a `VirtualLoop` watches."""
 
     def __init__(
         self, opened: Any, raw: RawConnection, loop: VirtualLoop, _failed: Callable[[BaseException], object]
     ) -> None:
-        self._opened = opened
         self._raw: Any = raw
         self._loop: VirtualLoop = loop
         self.parse = opened.parse
         self.fileno = opened.fileno
         self.send = opened.send
         self.may_be_pending = False
-        self.take = opened.take_now
+        self.take = self.take_now = opened.take_now
         self.ready = opened.ready
 
     def watch(self, readable: Callable[[], object]) -> None:

@@ -14,10 +14,9 @@ from relock._owner import Who
 from relock._runtime.machine import Machine
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.loop_channel import LoopChannel
-from relock._runtime.net.loop_watch import LoopWatch
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.waker import Waker
-from relock.testing._loop import VirtualLoopChannel, VirtualLoopWatch
+from relock.testing._loop import VirtualLoopChannel
 from relock.testing._process import Parking, Process, current_task
 
 
@@ -130,7 +129,6 @@ class VirtualPlatform(Machine):
     chance: Callable[[], float]
     clock: Clock
     loop_channel: Callable[..., LoopChannel] = VirtualLoopChannel
-    loop_watch: Callable[..., LoopWatch] = VirtualLoopWatch
     open_channel: Callable[[RawConnection, float], Channel]
     poller: Callable[[], Any]
     queue: Callable[[], SimpleQueue[Any]]

@@ -180,7 +180,7 @@ class Rig(ABC):
 
     def until_heard_by_all(self, client: Client) -> None:
         """Until every master counts the client as listening: a call goes on once a quorum does."""
-        subscriptions = client._session.hub.subscriptions
+        subscriptions = [one for hub in client._session.hubs.all() if hub.is_attended for one in hub.subscriptions]
         self.until(lambda: all(one.is_confirmed for one in subscriptions), "it listens to every master")
 
     # Faults ---------------------------------------------------------------------------------------------------------

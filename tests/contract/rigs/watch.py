@@ -137,7 +137,6 @@ class WatchedPlatform(Machine):
         self.who: Callable[[], Who] = watch.around("who", inner.who)
         self.open_channel = self._open_channel
         self.loop_channel = inner.loop_channel
-        self.loop_watch = inner.loop_watch
         self.random_hex = watch.around("random_hex", inner.random_hex)  # type: ignore[method-assign]
         self.start = watch.around("start", inner.start)  # type: ignore[method-assign]
         self.current = inner.current  # type: ignore[method-assign]

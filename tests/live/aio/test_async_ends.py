@@ -102,8 +102,9 @@ async def test_tasks_that_sleep_end_with_a_client_for_threads_that_is_closed(
     """They wait for a subscription that nobody confirms, and one for the turn of its owner behind that."""
     threads = Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT}))
     tasks = AsyncClient(threads)
-    monkeypatch.setattr(threads._session.hub, "is_confirmed", lambda: False)
-    monkeypatch.setattr(type(threads._session.hub.subscriptions[0]), "ensure", lambda _: None)
+    hub = tasks._foreground()._hub
+    monkeypatch.setattr(hub, "is_confirmed", lambda: False)
+    monkeypatch.setattr(type(hub.subscriptions[0]), "ensure", lambda _: None)
     await tasks.lock(name, owner="holder").acquire()
 
     async def wait() -> None:

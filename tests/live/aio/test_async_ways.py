@@ -223,7 +223,7 @@ async def test_in_debug_mode_no_callback_takes_long(
             tasks.append(asyncio.create_task(wait()))
             if number % 10 == 0:
                 await asyncio.sleep(0)
-        await tasks_until(lambda: len(client._session.hub.waiters) == 1000, "all wait")
+        await tasks_until(lambda: len(client._session.hubs.waiters()) == 1000, "all wait")
         for number, task in enumerate(tasks[::2]):
             task.cancel()
             if number % 10 == 0:

@@ -263,7 +263,7 @@ async def test_a_grant_that_comes_in_the_turn_of_the_cancellation_is_given_back(
         waiting = asyncio.create_task(take(lock))
         while not (await lock.info()).queue:
             await asyncio.sleep(0.001)
-        (waiter,) = client._session.hub.waiters.values()
+        (waiter,) = client._session.hubs.waiters()
         await holder.release()
         for _ in range(1000):
             if waiter.handed:

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
 from queue import Empty
 from threading import get_ident
 
@@ -16,16 +15,8 @@ from relock._runtime.platform import CLOCK
 SOON = 20.0
 
 
-class Reader:
-    """Who reads for the loop: nobody, or the thread whose identifier it has."""
-
-    thread = 0
-
-
-def inbox_of(
-    loop: asyncio.AbstractEventLoop, reader: Reader | None = None, orphaned: Callable[[], object] = bool
-) -> LoopInbox:
-    return LoopInbox(Inboxes(loop, CLOCK, reader or Reader(), Pulse(FOREVER), orphaned))
+def inbox_of(loop: asyncio.AbstractEventLoop) -> LoopInbox:
+    return LoopInbox(Inboxes(loop, CLOCK, Pulse(FOREVER)))
 
 
 async def test_what_is_put_in_comes_out_in_order() -> None:
@@ -46,13 +37,12 @@ async def test_a_thread_wakes_the_task() -> None:
 
 
 async def test_what_the_loop_itself_has_read_wakes_the_task_in_the_next_turn() -> None:
-    reader = Reader()
-    inbox = inbox_of(asyncio.get_running_loop(), reader)
+    inbox = inbox_of(asyncio.get_running_loop())
 
     def read() -> None:
-        reader.thread = get_ident()
+        inbox._inboxes.thread = get_ident()
         inbox.put("it")
-        reader.thread = 0
+        inbox._inboxes.thread = 0
 
     asyncio.get_running_loop().call_soon(read)
     assert await inbox.take(CLOCK() + SOON) == "it"
@@ -68,9 +58,8 @@ async def test_a_signal_handler_wakes_a_loop_that_sleeps_in_its_thread() -> None
         signal.signal(signal.SIGALRM, before)
 
 
-def test_what_is_put_in_after_its_loop_was_closed_is_told() -> None:
-    loop, told = asyncio.new_event_loop(), []
-    inbox = inbox_of(loop, Reader(), lambda: told.append("orphaned"))
+def test_what_is_put_in_after_its_loop_was_closed_disturbs_nobody() -> None:
+    loop = asyncio.new_event_loop()
+    inbox = inbox_of(loop)
     loop.close()
     inbox.put("it")
-    assert told == ["orphaned"]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support.hubs import hubs_of
 from support.instructions import Interrupt, Strike
 from support.until import until
 
@@ -19,6 +20,7 @@ from relock._core.tasks import Accuse, PassOn, PendingCheck, Sample, Settle, Und
 from relock._keys import lock_keys
 from relock._runtime.background.janitor import BATCH, CHECK_SECONDS, OUTDATED_SECONDS, Janitor
 from relock._runtime.machine import THREADS, Machine
+from relock._runtime.wakeups.hubs import Hubs
 from relock._runtime.wakeups.reading import Reading
 from relock._runtime.wakeups.waiter import Waiter
 from relock.testing._master import unpack_arguments
@@ -133,7 +135,7 @@ CHECK = PendingCheck(lambda: False, [], 10.0, lambda: UNDO)
 
 def quiet_janitor(session: Any) -> Janitor:
     """One without masters or waiters, whose thread the test is."""
-    session.masters, session.hub = (), FakeHub()
+    session.masters, session.hubs = (), Hubs()
     janitor = Janitor(session)
     janitor.ensure = lambda: True  # type: ignore[method-assign]
     return janitor
@@ -191,7 +193,7 @@ def test_a_check_that_comes_while_the_janitor_looks_at_others_does_not_keep_late
 
 def test_a_failure_of_one_kind_of_task_loses_none_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = FakeSession([b"absent", 0])
-    session.hub = FakeHub()
+    session.hubs = Hubs()
     janitor = Janitor(session)
     passed_on: list[PassOn] = []
 
@@ -227,7 +229,7 @@ class Full(Machine):
 def test_checks_are_made_though_the_first_came_when_no_thread_could_be_started() -> None:
     """Nothing else may ever come for the janitor, and each release may bring a check."""
     session: Any = FakeSession([b"quarantined", 0, 1])
-    session.masters, session.hub, session.platform, session.clock = (), FakeHub(), Full(), time.monotonic
+    session.masters, session.hubs, session.platform, session.clock = (), Hubs(), Full(), time.monotonic
     janitor = Janitor(session)
     for session.platform.is_full in (True, False):
         janitor.look_later(PendingCheck(lambda: False, [], 0.0, lambda: UNDO))
@@ -283,7 +285,7 @@ def test_a_count_that_is_to_be_settled_as_the_last_one_is_done_is_settled() -> N
 def test_a_count_that_was_written_before_others_were_void_is_written_again_however_late_the_answers_come() -> None:
     """Another count may have arrived after it, while its answers were on their way."""
     session: Any = FakeSession([b"counted", 0])
-    session.seconds, session.hub = 0.08, FakeHub()
+    session.seconds, session.hubs = 0.08, Hubs()
     janitor = Janitor(session)
     hold: Any = CountedHold(1, counts_until=10.05)
     janitor._act(Settle(hold))
@@ -296,7 +298,7 @@ def test_a_count_that_was_written_before_others_were_void_is_written_again_howev
 def test_a_count_can_be_settled_while_the_last_one_is_only_to_be_written_once_more() -> None:
     """One look is planned at a time, however many counts of the hold are settled meanwhile."""
     session: Any = FakeSession([b"counted", 0])
-    session.hub = FakeHub()
+    session.hubs = Hubs()
     janitor = Janitor(session)
     hold: Any = CountedHold(1, counts_until=10.05)
     for _ in range(2):
@@ -319,15 +321,6 @@ def act_on_all_due(janitor: Janitor, session: FakeSession) -> None:
         janitor._act_on_due(session.now)
 
 
-class FakeHub:
-    """A hub without waiters."""
-
-    waiters: dict[bytes, None] = {}
-
-    def catch_up(self, until: float) -> None:
-        """Nothing is published."""
-
-
 def _interrupt() -> float:
     raise KeyboardInterrupt
 
@@ -338,8 +331,8 @@ class Waiting:
     node_timeout, platform, closed = 0.1, THREADS, False
 
     def __init__(self, *, waits: bool, leaves: bool) -> None:
-        self.hub = self
-        self.waiters = {WAITER: None} if waits else {}
+        self.waiters: Any = {WAITER: SimpleNamespace(owner=WAITER, wake=self.wake)} if waits else {}
+        self.hubs = hubs_of(self)
         self.leaves = leaves
         self.asked: list[str] = []
         self.rounds = 0
@@ -348,8 +341,12 @@ class Waiting:
     def clock(self) -> float:
         return 10.0
 
-    def look_again(self, owner: bytes) -> None:
-        self.looks += owner in self.waiters
+    @property
+    def is_attended(self) -> bool:
+        return bool(self.waiters)
+
+    def wake(self) -> None:
+        self.looks += 1
 
     def ask_shielded(self, ask: Ask) -> list[Any]:
         self.rounds += 1
@@ -424,7 +421,7 @@ def test_waiters_that_leave_together_are_taken_out_in_one_round() -> None:
     """With one round for each, a slow master would keep the janitor from the heartbeat for those that stay."""
     session: Any = Waiting(waits=False, leaves=True)
     owners = [b"me:%d" % number for number in range(30)]
-    session.waiters = dict.fromkeys(owners)
+    session.waiters = dict.fromkeys(owners, SimpleNamespace(wake=session.wake))
     janitor = Janitor(session)
     janitor._undo([UndoTask(KEYS, b"%b~1.7" % owner, 0, 1.0, 9.0, 20.0, stays=True, ticket=7) for owner in owners])
     assert session.rounds == 2, "what gives them their places back, and what takes them out"
@@ -437,13 +434,13 @@ def test_waiters_that_leave_together_are_taken_out_in_one_round() -> None:
 class Burst(Waiting):
     """One of several masters is slow in each round; this notes what is done at which moment."""
 
-    client_id, masters = "me", (SimpleNamespace(facts=SimpleNamespace(vote_at=0.0)),)
+    client_id, masters, foregrounds = "me", (SimpleNamespace(facts=SimpleNamespace(vote_at=0.0)),), set[Any]()
 
     def __init__(self, seconds: float, waiters: Sequence[Waiter] = ()) -> None:
         super().__init__(waits=False, leaves=False)
         self.now = 10.0
         self.seconds = seconds
-        self.waiters: Any = {waiter.owner: waiter for waiter in waiters}
+        self.waiters = {waiter.owner: waiter for waiter in waiters}
         self.beats_at: list[float] = []
 
     def clock(self) -> float:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from attrs import define
+from support.hubs import hubs_of
 
 from relock._core.effects import Ask, Handed
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import FOREVER
 from relock._core.pulse import Pulse
-from relock._core.turns import DOUBT_SECONDS, SILENT_SECONDS, TURN_SECONDS, Turns
+from relock._core.quorum import NEVER
+from relock._core.turns import LOOK_SECONDS, TURN_SECONDS, Turns
 from relock._keys import lock_keys
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.machine import THREADS
@@ -41,21 +43,14 @@ class Loop:
 class Told:
     """A waiter, as its turn is judged."""
 
-    due_at: float = TOLD_AT
-    pulse: Pulse | None = None
-
-
-def asked(at: float) -> Pulse:
-    pulse = Pulse(FOREVER)
-    assert pulse.ask(at)
-    return pulse
+    overdue_since: float = TOLD_AT
 
 
 def test_a_turn_is_missed_after_the_lease_of_a_hand_over() -> None:
     turns = Turns()
     assert not turns.has_missed(Told(), TOLD_AT + TURN_SECONDS - WITHIN)
     assert turns.has_missed(Told(), TOLD_AT + TURN_SECONDS)
-    assert not turns.has_missed(Told(due_at=FOREVER), 1e9)
+    assert not turns.has_missed(Told(FOREVER), 1e9)
 
 
 def test_time_for_which_the_process_was_stopped_does_not_count() -> None:
@@ -74,28 +69,11 @@ def test_a_thread_that_wakes_a_little_late_was_not_stopped() -> None:
     assert turns.has_missed(Told(), TOLD_AT + TURN_SECONDS)
 
 
-def test_a_loop_is_silent_when_it_has_left_two_questions_unanswered() -> None:
-    turns, pulse = Turns(), asked(10.0)
-    waiters = [Told(FOREVER, pulse), Told(FOREVER, None)]
-    assert turns.silent_loops(waiters, 10.0 + SILENT_SECONDS - WITHIN) == set()
-    assert turns.silent_loops(waiters, 10.0 + SILENT_SECONDS) == {pulse}
-    pulse.answer()
-    assert turns.silent_loops(waiters, 10.0 + SILENT_SECONDS) == set()
-
-
-def test_a_loop_is_silent_at_once_when_its_task_misses_a_turn_and_it_owes_an_answer() -> None:
-    turns, pulse, other = Turns(), asked(12.5), asked(12.5)
-    waiters = [Told(TOLD_AT, pulse), Told(FOREVER, pulse), Told(FOREVER, other)]
-    assert turns.silent_loops(waiters, TOLD_AT + TURN_SECONDS - WITHIN) == set()
-    assert turns.silent_loops(waiters, TOLD_AT + TURN_SECONDS) == {pulse}
-    assert turns.silent_loops([Told(TOLD_AT, asked(12.9))], TOLD_AT + TURN_SECONDS) == set(), "it was asked just now"
-
-
 def test_the_next_look_comes_when_the_first_that_was_told_has_missed_its_turn() -> None:
     turns = Turns()
     assert turns.next_look([Told(FOREVER), Told(TOLD_AT + 9)], TOLD_AT + 1.0) == FOREVER
     assert turns.next_look([Told(), Told(TOLD_AT + 0.5)], TOLD_AT + 1.0) == TOLD_AT + TURN_SECONDS
-    assert turns.next_look([Told()], TOLD_AT + 2.9) == TOLD_AT + 2.9 + DOUBT_SECONDS
+    assert turns.next_look([Told()], TOLD_AT + 2.9) == TOLD_AT + 2.9 + LOOK_SECONDS
 
 
 # A waiter ---------------------------------------------------------------------------------------------------------
@@ -112,6 +90,7 @@ class Scene:
         self.now = TOLD_AT
         self.sent: list[tuple[str, tuple[int, ...]]] = []
         self.waiters: dict[bytes, Waiter] = {}
+        self.hubs = hubs_of(self)
         self.foregrounds: set[Any] = set()
         self.meanwhile: Callable[[], object] = bool
         self.reading = Reading(THREADS)
@@ -124,7 +103,7 @@ class Scene:
             client_id="me",
             clock=self.clock,
             foregrounds=self.foregrounds,
-            hub=self,
+            hubs=self.hubs,
             masters=(SimpleNamespace(facts=SimpleNamespace(vote_at=0.0)),),
             node_timeout=1.0,
             platform=THREADS,
@@ -146,8 +125,9 @@ class Scene:
         self.foregrounds.add(Loop(pulse))
         return pulse
 
-    def look_again(self, owner: bytes) -> None:
-        self.waiters[owner].wake()
+    @property
+    def is_attended(self) -> bool:
+        return bool(self.waiters)
 
     def ask_shielded(self, ask: Ask) -> list[Any]:
         for call in ask.calls:
@@ -262,7 +242,9 @@ def test_all_waiters_of_a_silent_loop_leave_the_last_ones_first_and_come_back_wh
     for number in (1, 2, 3):
         scene.add(number, pulse)
     thread = scene.add(4)
-    scene.play_until(TOLD_AT + SILENT_SECONDS + WITHIN)
+    scene.play_until(TOLD_AT + TURN_SECONDS - WITHIN)
+    assert scene.left() == []
+    scene.play_until(TOLD_AT + TURN_SECONDS + WITHIN)
     assert scene.left() == [3, 2, 1]
     assert not thread.has_left
     scene.play_until(scene.now + 2 * HEARTBEAT_SECONDS)
@@ -274,15 +256,40 @@ def test_all_waiters_of_a_silent_loop_leave_the_last_ones_first_and_come_back_wh
     assert scene.left() == [3, 2, 1]
 
 
-def test_one_missed_turn_is_enough_where_the_loop_owes_an_answer(scene: Scene) -> None:
-    """Else each of its waiters would cost the others a turn."""
+def test_a_loop_that_answers_keeps_the_places_of_its_tasks(scene: Scene) -> None:
     pulse = scene.add_loop()
-    first = scene.add(1, pulse)
-    scene.add(2, pulse)
-    scene.play_until(TOLD_AT)
-    first.wake(0)
+    scene.add(1, pulse)
+    for _ in range(20):
+        scene.play_until(scene.now + TURN_SECONDS - WITHIN)
+        pulse.answer()
+    assert scene.left() == []
+
+
+def test_a_task_whose_loop_hears_late_has_missed_its_turn(scene: Scene) -> None:
+    """What has come for it lies unread while the loop stands still, and is heard before the loop answers."""
+    pulse = scene.add_loop()
+    waiter = scene.add(1, pulse)
     scene.play_until(TOLD_AT + TURN_SECONDS)
-    assert sorted(scene.left()) == [1, 2]
+    waiter.wake(0)
+    pulse.answer()
+    waiter.woke()
+    assert waiter.missed == 1
+    waiter.wake(0)
+    waiter.woke()
+    assert waiter.missed == 1, "it is not late this time"
+
+
+@pytest.mark.parametrize(("begins", "missed"), [(TOLD_AT + 0.1, 1), (TOLD_AT + 1.0, 0), (NEVER, 0)])
+def test_a_grant_that_a_loop_hears_late_was_told_when_it_was_made(scene: Scene, begins: float, missed: int) -> None:
+    """The question may have come long after that."""
+    pulse = scene.add_loop()
+    waiter = scene.add(1, pulse)
+    scene.now += 2.0
+    pulse.ask(scene.now)
+    scene.now = TOLD_AT + TURN_SECONDS + 0.5
+    waiter.give(GRANT._replace(begins=begins))
+    waiter.woke()
+    assert waiter.missed == missed
 
 
 def test_a_process_that_was_stopped_gives_its_waiters_a_chance_to_look(scene: Scene) -> None:

@@ -353,7 +353,7 @@ def _play(call: Deed, said: Callable[[Scene], list[Any]], guard: float, way: str
     client = Home(session, options)
     assert session.lone is not None
     if way != STRAIGHT:
-        session.calls = Calls(session, session.interrupted)
+        session.calls = Calls(session, session.interrupted, session.hub)
     made = Play(scene, client, client.lock("a"))
     session.janitor.hand = made.handed.append  # type: ignore[method-assign,assignment]
     session.janitor.look_later = made.handed.append  # type: ignore[method-assign,assignment]

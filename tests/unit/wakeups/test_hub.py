@@ -10,13 +10,12 @@ from typing import Any, cast
 import pytest
 
 from relock._core.effects import Handed
-from relock._core.hold import FOREVER, Hold
-from relock._core.pulse import Pulse
+from relock._core.hold import Hold
 from relock._core.quorum import NEVER
 from relock._keys import LockKeys, lock_keys
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
-from relock._runtime.wakeups.hub import Hub, HubListener
+from relock._runtime.wakeups.hub import HubListener, ThreadHub
 from relock._runtime.wakeups.reading import LEAD, Reading
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 
@@ -31,6 +30,7 @@ class FakeMaster:
     """Knows when it granted what."""
 
     index = 1
+    node_timeout = 1.0
     vote_at = 0.0
     trusted_from = NEVER
     incarnation = b"run:repl"
@@ -72,16 +72,16 @@ def told() -> Told:
 
 
 @pytest.fixture
-def hub(told: Told) -> Hub:
+def hub(told: Told) -> ThreadHub:
     masters = cast("tuple[Master, ...]", (FakeMaster(), FakeMaster()))
-    made = Hub("me", "lock", masters, THREADS, told)
+    made = ThreadHub("me", "lock", masters, THREADS, told)
     made._clock = lambda: NOW
     for subscription in made.subscriptions:
         subscription._incarnation = FakeMaster.incarnation
     return made
 
 
-def test_a_grant_goes_to_its_waiter_with_the_time_at_which_it_was_made(hub: Hub, told: Told) -> None:
+def test_a_grant_goes_to_its_waiter_with_the_time_at_which_it_was_made(hub: ThreadHub, told: Told) -> None:
     waiter = hub.register(WAITER, KEYS)
     hub.message(1, GRANT)
     assert waiter.handed == [Handed(1, b"me:1@3000~ab.7", 200, 100, 3.0, 100 / 1e6)]
@@ -89,7 +89,7 @@ def test_a_grant_goes_to_its_waiter_with_the_time_at_which_it_was_made(hub: Hub,
     assert told.unclaimed_holds == []
 
 
-def test_a_grant_of_another_incarnation_than_that_of_the_subscriptions_socket_has_no_time(hub: Hub) -> None:
+def test_a_grant_of_another_incarnation_than_that_of_the_subscriptions_socket_has_no_time(hub: ThreadHub) -> None:
     """A replica passes on what its master publishes; such a grant gives nothing to a client that listens there."""
     waiter = hub.register(WAITER, KEYS)
     hub.subscriptions[1]._incarnation = b"replica:repl"
@@ -97,13 +97,13 @@ def test_a_grant_of_another_incarnation_than_that_of_the_subscriptions_socket_ha
     assert [grant.begins for grant in waiter.handed] == [NEVER]
 
 
-def test_a_grant_of_an_incarnation_that_is_not_known_has_no_time(hub: Hub) -> None:
+def test_a_grant_of_an_incarnation_that_is_not_known_has_no_time(hub: ThreadHub) -> None:
     waiter = hub.register(WAITER, KEYS)
     hub.message(1, GRANT.replace(b"run:repl", b"-"))
     assert [grant.begins for grant in waiter.handed] == [NEVER]
 
 
-def test_a_grant_of_a_master_without_a_vote_has_no_time(hub: Hub) -> None:
+def test_a_grant_of_a_master_without_a_vote_has_no_time(hub: ThreadHub) -> None:
     waiter = hub.register(WAITER, KEYS)
     FakeMaster.vote_at, before = NOW + 1, FakeMaster.vote_at
     try:
@@ -113,7 +113,9 @@ def test_a_grant_of_a_master_without_a_vote_has_no_time(hub: Hub) -> None:
     assert [grant.begins for grant in waiter.handed] == [NEVER]
 
 
-def test_a_grant_from_before_a_step_that_was_seen_since_has_no_time(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grant_from_before_a_step_that_was_seen_since_has_no_time(
+    hub: ThreadHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The grant may wait here for those of other masters, and its lease may have moved meanwhile."""
     waiter = hub.register(WAITER, KEYS)
     hub.message(1, GRANT)
@@ -122,12 +124,12 @@ def test_a_grant_from_before_a_step_that_was_seen_since_has_no_time(hub: Hub, mo
     assert [grant.begins for grant in hub.handed_to(waiter)] == [NEVER]
 
 
-def test_a_grant_for_a_waiter_that_has_left_is_given_back(hub: Hub, told: Told) -> None:
+def test_a_grant_for_a_waiter_that_has_left_is_given_back(hub: ThreadHub, told: Told) -> None:
     hub.message(1, GRANT)
     assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
 
 
-def test_a_waiter_that_leaves_gives_back_all_grants_but_the_one_that_it_took(hub: Hub, told: Told) -> None:
+def test_a_waiter_that_leaves_gives_back_all_grants_but_the_one_that_it_took(hub: ThreadHub, told: Told) -> None:
     hub.register(WAITER, KEYS)
     hub.message(0, GRANT)
     hub.message(1, GRANT.replace(b"ab.7", b"cd.7"))
@@ -140,7 +142,7 @@ def test_a_waiter_that_leaves_gives_back_all_grants_but_the_one_that_it_took(hub
 
 
 def test_an_interrupt_loses_nothing_that_is_to_be_given_back(
-    hub: Hub, told: Told, monkeypatch: pytest.MonkeyPatch
+    hub: ThreadHub, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.register(WAITER, KEYS)
     hub.message(1, GRANT)
@@ -153,7 +155,7 @@ def test_an_interrupt_loses_nothing_that_is_to_be_given_back(
     assert not hub.waiters
 
 
-def test_a_waiter_that_is_forgotten_leads_no_more(hub: Hub) -> None:
+def test_a_waiter_that_is_forgotten_leads_no_more(hub: ThreadHub) -> None:
     """An interrupt may have struck it as it left: nobody would read what is shared."""
     leader, follower = hub.register(WAITER, KEYS), hub.register(b"me:2", KEYS)
     hub.reading._role["leader"] = leader
@@ -166,16 +168,21 @@ def test_a_waiter_that_is_forgotten_leads_no_more(hub: Hub) -> None:
     assert follower.wakes.get_nowait() == LEAD
 
 
-def test_the_waiter_of_a_task_is_looked_after_before_it_sleeps(hub: Hub, told: Told) -> None:
-    """Its loop may be closed by then, and nobody else would find the waiter."""
-    hub.register(b"me:1", KEYS)
-    assert told.watched == 0
-    inbox: Any = SimpleNamespace(pulse=Pulse(FOREVER))
-    hub.register(b"me:2", KEYS, lambda: inbox)
-    assert told.watched == 1
+@pytest.mark.parametrize("count", [1, 2])
+def test_who_closes_hears_what_slower_masters_give_to_a_waiter_that_was_just_served(told: Told, count: int) -> None:
+    """With the last waiter gone, nobody may read for a moment; a lone master has given what it gives."""
+    masters = cast("tuple[Master, ...]", tuple(FakeMaster() for _ in range(count)))
+    hub, asked = ThreadHub("me", "lock", masters, THREADS, told), list[object]()
+    hub.register(WAITER, KEYS)
+    hub.forget(WAITER, served=_hold(b"me:1@3000~1", late_until=NOW))
+    for one in hub.subscriptions:
+        one.is_confirmed = True
+        one.ask_for_pong = lambda: asked.append("a pong") or True  # type: ignore[method-assign,func-returns-value]
+    hub.catch_up(0.0)
+    assert len(asked) == (count if count > 1 else 0)
 
 
-def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(hub: Hub, told: Told) -> None:
+def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(hub: ThreadHub, told: Told) -> None:
     """Its releaser may wait for slow masters longer than we do; the book tells whether the hold goes on."""
     hub.register(WAITER, KEYS)
     hub.forget(WAITER, served=_hold(b"me:1@3000~ab.7", late_until=NOW - 0.5))
@@ -184,7 +191,7 @@ def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(h
 
 
 @pytest.mark.parametrize("others", [0, 10_000])
-def test_what_ends_a_hold_that_was_released_brings_its_token(hub: Hub, told: Told, others: int) -> None:
+def test_what_ends_a_hold_that_was_released_brings_its_token(hub: ThreadHub, told: Told, others: int) -> None:
     """A master's message is very late, and its release may have told nobody: the masters must learn the token."""
     hub.register(WAITER, KEYS)
     hold = _hold(b"me:1@3000~ab.7", late_until=NOW - 0.5)
@@ -199,7 +206,7 @@ def test_what_ends_a_hold_that_was_released_brings_its_token(hub: Hub, told: Tol
     assert told.fences == [FENCE]
 
 
-def test_a_very_late_message_ends_no_hold_that_is_held_or_being_released(hub: Hub, told: Told) -> None:
+def test_a_very_late_message_ends_no_hold_that_is_held_or_being_released(hub: ThreadHub, told: Told) -> None:
     """It is out of the book while its release is under way: if it was ended now, the release would find it lost."""
     hub.register(WAITER, KEYS)
     hold = _hold(b"me:1@3000~ab.7", late_until=NOW - 0.5, count=1)
@@ -211,7 +218,7 @@ def test_a_very_late_message_ends_no_hold_that_is_held_or_being_released(hub: Hu
     assert told.unclaimed_holds == [(KEYS, hold.owner)]
 
 
-def test_what_ends_a_hold_that_nobody_has_brings_no_token(hub: Hub, told: Told) -> None:
+def test_what_ends_a_hold_that_nobody_has_brings_no_token(hub: ThreadHub, told: Told) -> None:
     hub.register(WAITER, KEYS)
     hub.forget(WAITER, served=_hold(b"me:1@3000~ab.7", late_until=NOW - 0.5))
     gc.collect()
@@ -220,7 +227,7 @@ def test_what_ends_a_hold_that_nobody_has_brings_no_token(hub: Hub, told: Told) 
     assert told.fences == [0, 0]
 
 
-def test_a_served_waiter_is_known_for_its_time_however_many_others_are_served(hub: Hub, told: Told) -> None:
+def test_a_served_waiter_is_known_for_its_time_however_many_others_are_served(hub: ThreadHub, told: Told) -> None:
     hub.register(WAITER, KEYS)
     hub.forget(WAITER, served=_hold(b"me:1@3000~ab.7"))
     for number in range(10_000):
@@ -232,7 +239,7 @@ def test_a_served_waiter_is_known_for_its_time_however_many_others_are_served(hu
     assert told.passed == []
 
 
-def test_a_served_waiter_is_forgotten_after_its_time(hub: Hub) -> None:
+def test_a_served_waiter_is_forgotten_after_its_time(hub: ThreadHub) -> None:
     kept = []
     for number in range(20_000):
         hub._clock = lambda now=NOW + number: now  # type: ignore[misc]
@@ -242,7 +249,7 @@ def test_a_served_waiter_is_forgotten_after_its_time(hub: Hub) -> None:
     assert max(kept) < 3000
 
 
-def test_a_hold_is_not_kept_for_the_messages_that_may_come(hub: Hub) -> None:
+def test_a_hold_is_not_kept_for_the_messages_that_may_come(hub: ThreadHub) -> None:
     """A hold refers to its owner's callbacks, and so to all that these refer to."""
     hub.register(WAITER, KEYS)
     hold = _hold(b"me:1@3000~ab.7")
@@ -340,7 +347,7 @@ def test_a_lone_master_is_enough_at_once() -> None:
         b"\0" * 1000,
     ],
 )
-def test_a_message_that_is_no_grant_changes_nothing(hub: Hub, told: Told, message: bytes) -> None:
+def test_a_message_that_is_no_grant_changes_nothing(hub: ThreadHub, told: Told, message: bytes) -> None:
     waiter = hub.register(WAITER, KEYS)
     hub.message(1, message)
     assert waiter.handed == []
@@ -349,7 +356,7 @@ def test_a_message_that_is_no_grant_changes_nothing(hub: Hub, told: Told, messag
     assert told.passed == []
 
 
-def test_a_grant_goes_to_its_waiter_whatever_other_locks_the_process_has_used_since(hub: Hub, told: Told) -> None:
+def test_a_grant_goes_to_its_waiter_whatever_other_locks_the_process_has_used_since(hub: ThreadHub, told: Told) -> None:
     waiter = hub.register(WAITER, KEYS)
     for number in range(10_000):
         lock_keys("lock", f"other-{number}")
@@ -358,7 +365,7 @@ def test_a_grant_goes_to_its_waiter_whatever_other_locks_the_process_has_used_si
     assert told.unclaimed_holds == []
 
 
-def test_a_grant_for_another_lock_is_not_taken(hub: Hub, told: Told) -> None:
+def test_a_grant_for_another_lock_is_not_taken(hub: ThreadHub, told: Told) -> None:
     waiter = hub.register(WAITER, lock_keys("lock", "another"))
     hub.message(1, GRANT)
     assert waiter.handed == []

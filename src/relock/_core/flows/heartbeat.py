@@ -1,7 +1,7 @@
 """Heartbeat of one client for its waiters."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from relock._core.effects import Answer, Ask
@@ -13,7 +13,7 @@ from relock._scripts import Call, load
 
 WAITERS_PER_CALL = 500  # bounds the time for which one script keeps a master busy
 
-Queue = tuple[LockKeys, Sequence[tuple[int, bytes]]]
+Queue = tuple[tuple[bytes, LockKeys], Sequence[tuple[int, bytes]]]
 
 
 class HeartbeatReply(NamedTuple):
@@ -30,9 +30,9 @@ class HeartbeatReply(NamedTuple):
     lease_left: float
 
 
-def heartbeat(client: str, queues: Sequence[Queue], until: float) -> Ask:
-    """Return the request of the heartbeat for the waiters (ticket and owner) of each of `queues`, in one batch."""
-    return Ask(tuple(call for keys, waiters in queues for call in _calls(client, keys, waiters)), until)
+def heartbeat(queues: Iterable[Queue], until: float) -> Ask:
+    """Return the heartbeats in one batch: of each client's name for a lock, and its waiters (ticket and owner)."""
+    return Ask(tuple(call for (client, keys), waiters in queues for call in _calls(client, keys, waiters)), until)
 
 
 def judge_heartbeat(answers: Sequence[Answer], votes: Sequence[bool]) -> HeartbeatReply:
@@ -60,7 +60,7 @@ def judge_heartbeat(answers: Sequence[Answer], votes: Sequence[bool]) -> Heartbe
     )
 
 
-def _calls(client: str, keys: LockKeys, waiters: Sequence[tuple[int, bytes]]) -> list[Call]:
+def _calls(client: bytes, keys: LockKeys, waiters: Sequence[tuple[int, bytes]]) -> list[Call]:
     chunks = (waiters[i : i + WAITERS_PER_CALL] for i in range(0, len(waiters), WAITERS_PER_CALL))
     return [
         load("heartbeat").call(

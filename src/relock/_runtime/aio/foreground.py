@@ -17,18 +17,16 @@ from relock._core.hold import FOREVER
 from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER
 from relock._core.routing import Routed
-from relock._core.tasks import GoOn
 from relock._errors import ClientClosedError
 from relock._runtime.aio.deadlines import Deadlines
 from relock._runtime.aio.line import Line
 from relock._runtime.aio.link import Link, wait_for_others
+from relock._runtime.aio.loop_hub import hub_for
 from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
-from relock._runtime.aio.loop_reader import LoopReader
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.cluster import Cluster
 from relock._runtime.masters.master import Master
 from relock._runtime.session.session import Session
-from relock._runtime.wakeups.hub import Hub
 from relock._runtime.wakeups.waiter import Waiter
 
 Flow = Generator[Step, Any, Any]
@@ -42,9 +40,8 @@ LINKS_MAX = 16  # with ``min_replicas``: connections of one loop to a master
 class Foreground:
     """Driver of flows on one loop, with a link to each master; `relock._core.effects` has the contract.
 
-    The watchdog, the janitor and the readers of the subscriptions are threads of the session, so they go on while the
-    loop stands still. While tasks of the loop wait and no thread does, the loop reads the subscriptions itself, by a
-    `LoopReader`.
+    The watchdog and the janitor are threads of the session, so they go on while the loop stands still. The loop has a
+    hub of its own for its tasks that wait.
 
     Args:
         stall_limit: seconds after which a loop that stands still has its holds renewed no more; infinity for never.
@@ -69,7 +66,9 @@ class Foreground:
         self._panel = Panel(session.masters)
         self._quorum = self._panel.quorum
         self._line = Line(loop, session.clock, self._room)
-        self._reader = LoopReader(session.platform, loop, session.hub.reading, self._orphaned)
+        inboxes = self._inboxes = Inboxes(loop, session.clock, self.pulse)
+        self._inbox = partial(LoopInbox, inboxes)
+        self._hub = hub_for(session, inboxes)
         first = session.masters[0]
         self._cluster = first if isinstance(first, Cluster) else None
         self._links_of: dict[Master, list[Link]] = {}  # those to nodes of a Cluster are made when they are needed
@@ -78,9 +77,7 @@ class Foreground:
                 self._link_for(master)
         self._deadlines = Deadlines(loop, session.clock, lambda: session.node_timeout)
         self._lone = None if session.lone is None else self._link_for(session.lone)
-        self._inboxes = Inboxes(loop, session.clock, self._reader, self.pulse, self._orphaned)
-        self._inbox = partial(LoopInbox, self._inboxes)
-        self.calls = Calls(session, session.interrupted_of_tasks, is_crowded=lambda: self._room() <= 0)
+        self.calls = Calls(session, session.interrupted_of_tasks, self._hub, is_crowded=lambda: self._room() <= 0)
         self._resting: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
         self._records: dict[CallRecord, None] = {}  # of the calls that are under way
         self._busy = 0  # calls under way, but for those that sleep until they are woken; a `Pause` counts
@@ -158,6 +155,7 @@ class Foreground:
         self._on_loop(self._answer)
 
     def _answer(self) -> None:
+        self._hub.tend()  # Hear, then answer
         if self.pulse.answer():
             self.session.watchdog.poke()  # holds that were not renewed meanwhile are due
             self.session.janitor.beat_now()  # and so are places that were given up
@@ -182,7 +180,7 @@ class Foreground:
                 self._leave_retired(self._cluster.shards.copy().values())
             # A call that waits for replicas keeps its connection busy, and the calls behind it waiting.
             count = LINKS_MAX if self.session.options.min_replicas else 1
-            links = [Link(master, self.loop, self._line, self._reader) for _ in range(count)]
+            links = [Link(master, self.loop, self._line, self._hub) for _ in range(count)]
             self._links_of[master] = links
         return links[0] if len(links) == 1 else min(links, key=_load_of)
 
@@ -265,13 +263,13 @@ class Foreground:
 
     async def _listen(self, listen: Listen) -> bool:
         self.check_open()
-        hub = self.session.hub
-        hub.register(listen.owner, listen.keys, self._inbox)
-        return hub.listen(NEVER) or await self._hears(hub, listen.until)
+        hub = self._hub
+        hub.register(listen.owner, listen.keys)
+        return hub.listen(NEVER) or await self._hears(listen.until)
 
-    async def _hears(self, hub: Hub, until: float) -> bool:
+    async def _hears(self, until: float) -> bool:
         """Wait until a quorum confirms the subscription; return whether it does by `until`."""
-        rung = self._inbox()
+        hub, rung = self._hub, self._inbox()
         hub.confirmed.join(rung)  # Mark, then look: a change after the look rings
         try:
             with _AtRest(self, rung):
@@ -288,14 +286,12 @@ class Foreground:
 
     async def _park(self, park: Park) -> list[Handed]:
         """Sleep as `Park` says. Ten thousand tasks may sleep here: so one frame, with its state on the inbox."""
-        session, reader = self.session, self._reader
-        hub = session.hub
-        waiter = hub.waiters.get(park.owner) or hub.register(park.owner, park.keys, self._inbox)
+        session, hub = self.session, self._hub
+        waiter = hub.waiters.get(park.owner) or hub.register(park.owner, park.keys)
         session.begin_park(waiter, park)
-        inbox, is_woken = waiter.wakes, False
+        inbox = waiter.wakes
         if not isinstance(inbox, LoopInbox):
             raise AssertionError("a task's waiter has a task's inbox")
-        reader.sleeps()
         self.lie_down(inbox)
         try:
             if self.is_closed or session.closed:
@@ -304,13 +300,9 @@ class Foreground:
                 await self._gathered(waiter, inbox, park.until)
             elif (woken := inbox.sleep(park.until)) is not None:
                 await woken
-            is_woken = True
         finally:
             inbox.wake_up()
             self.get_up(inbox)
-            reader.woke()
-            if not is_woken:
-                reader.gave_up()
         waiter.woke()
         if self.is_closed or session.closed:
             self.check_open()
@@ -318,15 +310,14 @@ class Foreground:
 
     async def _gathered(self, waiter: Waiter, inbox: LoopInbox, until: float) -> None:
         """Sleep until enough masters have woken `waiter`, or until `until`."""
-        gathering = waiter.gather(until, self._quorum, self.session.hub.gather_seconds)
+        gathering = waiter.gather(until, self._quorum, self._hub.gather_seconds)
         with suppress(Empty, StopIteration):
             until = next(gathering)
             while True:
                 until = gathering.send(await inbox.take(until))
 
     async def _leave(self, leave: Leave) -> None:
-        self.session.hub.forget(leave.owner)
-        self._reader.gave_up()
+        self._hub.forget(leave.owner)
 
     async def _undo(self, undo: Undo) -> None:
         self.session.undo_attempt(undo)
@@ -402,12 +393,7 @@ class Foreground:
                 self.session.interrupted_of_tasks.abandon(record)
         self._close()
 
-    def _orphaned(self) -> None:
-        """Have the janitor end what a closed loop has left: the thread that found this out has other things to do."""
-        self.session.janitor.hand(GoOn(self.abandon))
-
     def _close(self) -> None:
-        self.session.foregrounds.discard(self)
         if self.loop.is_closed():
             self._line.places.clear()
         else:
@@ -415,9 +401,17 @@ class Foreground:
             self._line.dismiss()
         self._deadlines.close()
         self._inboxes.close()
-        self._reader.close()
         for link in self._links():
             link.close()
+        with suppress(KeyError):  # another thread has done it
+            self.session.foregrounds.remove(self)
+            hubs = self.session.hubs
+            if self.loop.is_closed():
+                hubs.spare.append(self._hub)  # Mark, then look: `close` finds it, or this finds the session closed
+            else:
+                hubs.stop(self._hub)
+            if self.session.closed:
+                hubs.stop_spare()
 
     def _links(self) -> Iterable[Link]:
         return chain.from_iterable(self._links_of.values())

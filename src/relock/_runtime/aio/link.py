@@ -26,7 +26,7 @@ from relock._core.effects import Clock, Failure
 from relock._errors import ConfigurationError
 from relock._runtime.aio.alarms import TIMER_SECONDS_MAX
 from relock._runtime.aio.line import Line
-from relock._runtime.aio.loop_reader import LoopReader
+from relock._runtime.aio.loop_hub import LoopHub
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
@@ -56,13 +56,13 @@ class Link:
     connection: Connection | None
     waiting: deque[Round]
 
-    def __init__(self, master: Master, loop: asyncio.AbstractEventLoop, line: Line, reader: LoopReader) -> None:
+    def __init__(self, master: Master, loop: asyncio.AbstractEventLoop, line: Line, hub: LoopHub) -> None:
         self.master = master
         self.connection = None
         self.waiting = deque()
         self._loop = loop
         self._line = line
-        self._reader = reader
+        self._hub = hub
         self._opening: asyncio.Future[_Opened] | None = None
         self._silence: asyncio.TimerHandle | None = None  # runs while requests are unanswered
         self._quiet_since = 0.0  # when the last reply came, or the first unanswered request was sent
@@ -182,8 +182,8 @@ class Link:
 
     def _receive(self, connection: Connection) -> bool:
         """Take some of what has come; return whether there was anything. After an exception, never read on."""
-        if self._reader.sleepers and _is_release(connection):
-            self._reader.hear_first()  # the next holder goes on before the task that has released the lock
+        if self._hub.waiters and _is_release(connection):
+            self._hub.hear()  # the next holder goes on before the task that has released the lock
         try:
             connection.receive()
         except BlockingIOError:

@@ -1,24 +1,13 @@
 """Inboxes of the tasks of one loop, into which any thread may put."""
 
 import asyncio
-from collections.abc import Callable
 from queue import Empty
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any
 
 from relock._core.effects import Clock
 from relock._core.pulse import Pulse
 from relock._runtime.aio.alarms import Alarms
-
-
-class Reads(Protocol):
-    """Reader of messages for the tasks of a loop, as `LoopReader` is.
-
-    Attributes:
-        thread: the identifier of the loop's thread while that thread acts on a message; else 0.
-    """
-
-    thread: int
 
 
 class LoopInbox:
@@ -36,22 +25,17 @@ class LoopInbox:
         self._items: list[Any] = []
         self._woken: asyncio.Future[None] | None = None  # while its task sleeps
 
-    @property
-    def pulse(self) -> Pulse:
-        """Pulse of the loop of the inbox."""
-        return self._inboxes.pulse
-
     def put(self, item: Any, /) -> None:
         """Add an item, and wake the task, if it sleeps."""
         self._items.append(item)
         inboxes = self._inboxes
-        if inboxes.reads.thread == get_ident():  # the loop itself has read it, and is awake
-            self.ring()
-            return
         try:
-            inboxes.loop.call_soon_threadsafe(self.ring)
-        except RuntimeError:  # it is closed
-            inboxes.orphaned()
+            if inboxes.thread == get_ident():  # the loop itself has read it, and is awake
+                self.ring()
+            else:
+                inboxes.loop.call_soon_threadsafe(self.ring)
+        except RuntimeError:  # the loop is closed, and the task will never run
+            return
 
     def get(self, *, timeout: float) -> Any:
         """Raise `NotImplementedError`: no thread waits here, and a task awaits `take`."""
@@ -107,26 +91,17 @@ class LoopInbox:
 class Inboxes(Alarms[LoopInbox]):
     """Common part of one loop's inboxes: it wakes tasks that sleep when their time is over.
 
-    Args:
-        reads: knows which thread reads messages for the loop's tasks.
+    Attributes:
         pulse: the pulse of the loop.
-        orphaned: called when something is put in after the loop was closed: its tasks are gone.
+        thread: the identifier of the loop's thread while that acts on messages for the tasks; else 0.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        reads: Reads,
-        pulse: Pulse,
-        orphaned: Callable[[], object],
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, pulse: Pulse) -> None:
         super().__init__(loop, clock)
         self.loop = loop
         self.clock = clock
-        self.reads = reads
         self.pulse = pulse
-        self.orphaned = orphaned
+        self.thread = 0
 
     def over(self, what: LoopInbox, _at: float, _now: float) -> None:
         """Wake the task of an inbox, because it has slept for long enough."""

@@ -153,15 +153,17 @@ class Janitor(Service):
         return min(moments, default=None)
 
     def _next_heartbeat(self) -> float:
-        """Return when the next heartbeat is due; infinity while nobody waits, and once the client is closing."""
-        waiters = self._session.hub.waiters if not self._is_closing else ()
-        if not waiters and self._beat_at < FOREVER:
+        """Return when the next heartbeat is due; infinity while no hub needs any, and once the client is closing."""
+        if self._beat_at < FOREVER and not self._must_beat():
             self._beat_at = FOREVER
-            if waiters:  # Mark, then look: a waiter that came in between may have gone by the old moment
+            if self._must_beat():  # Mark, then look: a waiter that came in between may have gone by the old moment
                 self._beat_at = self._session.clock()
         while self._asked_for:
             self._beat_by(self._asked_for.popleft())
-        return self._beat_at if waiters else FOREVER
+        return self._beat_at if self._must_beat() else FOREVER
+
+    def _must_beat(self) -> bool:
+        return not self._is_closing and self._session.hubs.are_attended
 
     def _act_on_due(self, now: float) -> None:
         """Send a heartbeat that is due, then do one batch of tasks: so many tasks delay no heartbeat."""
@@ -221,7 +223,7 @@ class Janitor(Service):
             silent = frozenset(master for master in asked if isinstance(answers[master][i], Failure))
             done = not silent
             if task.stays and any(is_status(answer[i], b"released") for answer in answers):
-                session.hub.look_again(waiter_name(task.owner))  # a master wakes others only
+                session.hubs.look_again(waiter_name(task.owner))  # a master wakes others only
             if done and sent_at > task.not_after:  # sent, not answered: the request may have come in between
                 continue
             if now >= task.give_up_at and not done:
@@ -245,7 +247,7 @@ class Janitor(Service):
 
     def _still_waits(self, task: UndoTask) -> bool:
         """Return whether the waiter of an undo that must restore its place still waits."""
-        return not task.ticket or waiter_name(task.owner) in self._session.hub.waiters
+        return not task.ticket or self._session.hubs.waiter(waiter_name(task.owner)) is not None
 
     def _run_checks(self) -> None:
         """Undo what the answers that have come by now leave in doubt, unless more answers may come."""
@@ -398,7 +400,7 @@ class Janitor(Service):
         if pending:
             self._closes_by = max(self._closes_by, max(pending) + session.node_timeout)
         elif now < self._closes_by:
-            session.hub.catch_up(self._answer_by(now))
+            session.hubs.catch_up(self._answer_by(now))
         return now >= self._closes_by or (not pending and self._incoming.empty())
 
     def _hurry(self, now: float) -> None:

@@ -12,8 +12,8 @@ from relock._core.pulse import Pulse
 from relock._core.tasks import PassOn
 from relock._core.turns import Turns
 from relock._keys import LockKeys
+from relock._owner import client_name
 from relock._runtime.background.session_view import SessionView
-from relock._runtime.wakeups.waiter import Waiter
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +45,10 @@ class Places:
 
     def give_up(self, now: float) -> list[PassOn]:
         """Find the waiters that cannot act; return what must be sent to give up their places."""
-        waiters = self._waiters()
-        silent = self._turns.silent_loops(waiters, now)
+        waiters = self._session.hubs.waiters()
         stuck: list[tuple[int, PassOn]] = []
         for waiter in waiters:
-            if waiter.pulse not in silent and not self._turns.has_missed(waiter, now):
+            if not self._turns.has_missed(waiter, now):
                 waiter.has_left = False
             elif not waiter.has_left:
                 waiter.has_left = True
@@ -63,51 +62,46 @@ class Places:
     def were_given_up(self, owners: Iterable[bytes]) -> bool:
         """Log that the waiters among `owners` have lost their places; return whether one of them can act by now."""
         session = self._session
-        left = [waiter for waiter in map(session.hub.waiters.get, owners) if waiter is not None]
+        left = [waiter for waiter in map(session.hubs.waiter, owners) if waiter is not None]
         if not left:
             return False
         now = session.clock()
         text = "a waiter for %r did not look when it was told, or its event loop stands still: it has left the queue"
         text += " until it goes on, and so have %d others"
         session.platform.log.warning(logger, text, left[0].keys.name, len(left) - 1)
-        silent = self._turns.silent_loops(self._waiters(), now)
-        return not all(one.pulse in silent or self._turns.has_missed(one, now) for one in left)
+        return not all(self._turns.has_missed(one, now) for one in left)
 
     def keep(self, now: float) -> Kept:
         """Send the heartbeat for all waiters that are queued and can act, one script for each lock, in one batch."""
         session = self._session
-        waiters = [waiter for waiter in self._waiters() if not waiter.has_left]
-        queues: defaultdict[LockKeys, list[tuple[int, bytes]]] = defaultdict(list)
+        waiters = [waiter for waiter in session.hubs.waiters() if not waiter.has_left]
+        queues: defaultdict[tuple[bytes, LockKeys], list[tuple[int, bytes]]] = defaultdict(list)
         for waiter in waiters:
             tickets = waiter.tickets.copy()
             if tickets:
-                queues[waiter.keys].append((tickets[0], waiter.owner))
+                queues[client_name(waiter.owner), waiter.keys].append((tickets[0], waiter.owner))
         next_at = self._turns.next_look(waiters, now)
         if not queues:
             return Kept(next_at, [])
         votes = [master.facts.vote_at <= session.clock() for master in session.masters]
         until = session.clock() + session.node_timeout
-        answers = session.ask_shielded(heartbeat(session.client_id, tuple(queues.items()), until))
+        answers = session.ask_shielded(heartbeat(queues.items(), until))
         self._turns.woke(until, session.clock())
         heard = judge_heartbeat(answers, votes)
         for owner in heard.turns:
-            session.hub.look_again(owner)
+            session.hubs.look_again(owner)
         if not heard.well:
-            session.hub.wake_all()  # each waiter finds out for itself what is wrong, and its patience counts
-        waiting = session.hub.waiters
-        gone = [PassOn(keys, owner) for keys, some in queues.items() for _, owner in some if owner not in waiting]
+            session.hubs.wake_all()  # each waiter finds out for itself what is wrong, and its patience counts
+        waiter_of = session.hubs.waiter
+        gone = [PassOn(k, owner) for (_, k), some in queues.items() for _, owner in some if waiter_of(owner) is None]
         return Kept(min(next_at, session.clock() + beat_pause(heard.lease_left)), gone)
-
-    def _waiters(self) -> list[Waiter]:
-        return list(self._session.hub.waiters.values())
 
     def _ask_loops(self, pulses: set[Pulse | None], now: float) -> None:
         """Ask the loops whose tasks wait to answer in their next turn; end what is left of a loop that was closed."""
-        if not pulses - {None}:
-            return
         for foreground in self._session.foregrounds.copy():
-            if foreground.pulse in pulses and foreground.is_open and foreground.pulse.ask(now):
+            if foreground.is_open and foreground.pulse in pulses and foreground.pulse.ask(now):
                 foreground.feel_pulse()
+        self._session.hubs.stop_spare()
 
 
 def beat_pause(lease_left: float) -> float:

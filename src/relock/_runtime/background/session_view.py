@@ -12,7 +12,7 @@ from relock._events import Event
 from relock._runtime.driver import Flow
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
-from relock._runtime.wakeups.hub import Hub
+from relock._runtime.wakeups.hubs import Hubs
 
 
 class ForegroundView(Protocol):
@@ -53,7 +53,7 @@ class SessionView(Protocol):
     closed: bool
     foregrounds: set[ForegroundView]
     node_timeout: float
-    hub: Hub
+    hubs: Hubs
     masters: tuple[Master, ...]
     platform: Platform
     prefix: str

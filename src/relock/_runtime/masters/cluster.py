@@ -73,11 +73,10 @@ class OpenerToAny(Opener):
     """Opener to any node of a cluster: what is published on one is heard on each.
 
     Attributes:
-        latest: the latest connection, and to where.
+        listeners: the connections of subscriptions, and to where.
     """
 
     introduction = ()
-    latest: tuple[weakref.ref[RawConnection], str] | None = None
 
     def __init__(
         self, node: Node, options: ClientOptions, platform: Platform, cluster: "Cluster", listener: MasterListener
@@ -85,6 +84,7 @@ class OpenerToAny(Opener):
         super().__init__(node, MasterFacts(0, node.address, options), options, platform, listener)
         self._cluster = cluster
         self._turns = itertools.count()
+        self.listeners: dict[weakref.ref[RawConnection], str] = {}
 
     def raw_connection(self) -> RawConnection:
         """Make a connection to any node, another one each time, rather to one that is up."""
@@ -92,7 +92,8 @@ class OpenerToAny(Opener):
         nodes = self._cluster.nodes()
         node = nodes[next(self._turns) % len(nodes)]
         raw = node.raw_connection(self.node_timeout)
-        self.latest = weakref.ref(raw), node.address
+        listeners = self.listeners
+        listeners[weakref.ref(raw, lambda gone: listeners.pop(gone, None))] = node.address
         return raw
 
     def introduce(self, replies: Sequence[Any]) -> bytes:  # noqa: ARG002
@@ -255,10 +256,9 @@ class Cluster(Master):
         """Drop a node that serves nothing: it may have left the cluster, and then hears of no wake-up either."""
         self.shards.pop(place, None)
         shard.pool.drop_idle()
-        latest = self.opener.latest
-        if latest is not None and latest[1] == shard.address:
-            sock: socket.socket | None = getattr(latest[0](), "_sock", None)
-            if sock is not None:
+        for listener, address in self.opener.listeners.copy().items():
+            sock: socket.socket | None = getattr(listener(), "_sock", None)
+            if address == shard.address and sock is not None:
                 with suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)  # a reader finds the end, and connects elsewhere
         self._sum_up()

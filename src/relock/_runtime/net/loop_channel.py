@@ -1,6 +1,7 @@
 """Bytes in and out of one connection that an event loop watches: nothing here waits."""
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from redis import exceptions as redis_errors
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.raw_connection import RawConnection
 
-CHUNK_BYTES = 2**14  # about thirty replies: tasks of others have their turn between two reads of so many
+CHUNK_BYTES = 2**14  # about thirty replies, or a record of TLS: tasks of others have their turn between two reads
 UNSENT_BYTES_MAX = 2**20  # a master that takes no more of what it is sent is as good as silent
 
 
@@ -21,7 +22,7 @@ class LoopChannel(Channel):
     What the socket does not take at once is kept, and sent when the loop says that the socket takes more.
 
     Args:
-        opened: the channel of the connection until now, with nothing in flight.
+        opened: the channel of the connection until now, with nothing in flight; or that of a loop which was closed.
         raw: that connection. Its socket does not block from now on.
         failed: called with the error that breaks the connection while the loop sends what was kept.
     """
@@ -33,7 +34,8 @@ class LoopChannel(Channel):
         loop: asyncio.AbstractEventLoop,
         failed: Callable[[BaseException], object],
     ) -> None:
-        self._opened = opened  # keeps the socket open
+        # It keeps the socket open. After another loop, the channel of before is meant, and not that of the other loop.
+        self._opened: Channel = opened._opened if isinstance(opened, LoopChannel) else opened
         sock: socket.socket = raw._sock  # type: ignore[attr-defined]
         self.parse, self.has_part = opened.parse, opened.has_part
         self._sock = sock
@@ -43,7 +45,7 @@ class LoopChannel(Channel):
         self.fileno = sock.fileno()
         self.send = self._send
         self.may_be_pending = isinstance(sock, ssl.SSLSocket)
-        self.take = self._take if self.may_be_pending else partial(sock.recv, CHUNK_BYTES)
+        self.take = self.take_now = self._take if self.may_be_pending else partial(sock.recv, CHUNK_BYTES)
         self.ready = opened.ready
         sock.setblocking(False)
 
@@ -62,7 +64,7 @@ class LoopChannel(Channel):
         try:
             return self._sock.recv(CHUNK_BYTES)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-            raise BlockingIOError from error
+            raise BlockingIOError(errno.EAGAIN, "nothing has come") from error
 
     def is_pending(self) -> bool:
         """Return whether TLS has read more than it has given away: the loop does not see that."""

@@ -100,21 +100,23 @@ def _end_if_idle(session: Session) -> None:
 def abandon_in_child(session: Session) -> None:
     """Close the copies of the parent's sockets in a forked child, without a word to any server."""
     session.closed = True
-    session.hub.abandon()
+    for hub in session.hubs.all():
+        hub.abandon()
     for pool in session.pools:
         pool.abandon()
 
 
 def _end(session: Session) -> None:
     """End threads, waits and connections, and leave nothing but the holds on any master."""
-    services = (session.watchdog, session.hub)
+    services = (session.watchdog, *session.hub.subscriptions)
     waiters = _finish(session)
     session.is_closing = False
     for service in services:
         service.stop()
-    session.hub.wake_all()
+    session.hubs.wake_all()
     for service in services:
         service.join(JOIN_SECONDS)
+    session.hub.reading.stop()
     _leave_queues(session, waiters)  # a heartbeat that was under way may have put them back
     for master in session.masters:
         if master.reconnector is not None:
@@ -123,6 +125,7 @@ def _end(session: Session) -> None:
         pool.close()
     for foreground in session.foregrounds.copy():
         foreground.close()
+    session.hubs.stop_spare()
     session.losses.stop()
     session.events.stop()
     session.platform.log.settle(SETTLE_SECONDS)
@@ -137,7 +140,7 @@ def _finish(session: Session) -> list[Waiter]:
     session.is_closing = session.closed = True
     for foreground in session.foregrounds.copy():
         foreground.end_if_closed()
-    waiters = list(session.hub.waiters.copy().values())  # with a ticket or not: the reply may be under way
+    waiters = session.hubs.waiters()  # with a ticket or not: the reply may be under way
     _see_grantees_off(session, _leave_queues(session, waiters))
     _see_calls_off(session)
     session.janitor.stop()  # Serve, then stop: it undoes what calls have left, and needs connections and subscriptions
@@ -205,7 +208,7 @@ def _see_grantees_off(session: Session, grantees: list[Waiter]) -> None:
     the lock back. After `close` nobody would read the message.
     """
     until = session.clock() + GRANTEES_SECONDS
-    while session.clock() < until and any(waiter.owner in session.hub.waiters for waiter in grantees):
+    while session.clock() < until and any(session.hubs.waiter(waiter.owner) for waiter in grantees):
         session.platform.sleep(GRANTEES_LOOK_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""Reports of the masters and the hub, and what the session does about them."""
+"""Reports of the masters and the hubs, and what the session does about them."""
 
 import logging
 from collections import deque
@@ -35,9 +35,6 @@ class ReportedSession(SessionView, Protocol):
     unsaid: deque[str]
     watchdog: Watchdog
 
-    def draw_names(self) -> None:
-        """Draw the beginning of the names that this client's holds have from now on."""
-
     def services(self) -> Iterator[Service]:
         """Yield the services, whose threads must not be kept from their work."""
 
@@ -46,7 +43,7 @@ class ReportedSession(SessionView, Protocol):
 
 
 class Reports(MasterListener):
-    """Listener to the masters of one session, as `MasterListener`, and to its hub, as `HubListener`."""
+    """Listener to the masters of one session, as `MasterListener`, and to its hubs, as `HubListener`."""
 
     def __init__(self, session: ReportedSession) -> None:
         self._session = session
@@ -56,7 +53,7 @@ class Reports(MasterListener):
         """Name of the session's connections on the servers."""
         return self._session.connection_name
 
-    # Of the hub -----------------------------------------------------------------------------------------------------
+    # Of the hubs ----------------------------------------------------------------------------------------------------
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:
         """Have the janitor pass on the turn of a waiter that has left."""
@@ -75,22 +72,24 @@ class Reports(MasterListener):
     def subscribed(self) -> None:
         """Have a heartbeat sent now, if there are waiters: what was published before may be lost."""
         session = self._session
-        if session.hub.waiters:
+        if session.hubs.are_attended:
             session.janitor.beat_now()
 
     # Of the masters -------------------------------------------------------------------------------------------------
 
     def hear(self, facts: MasterFacts, news: master_facts.News) -> None:
-        """Act on news of a master: tell users, and have the hub and the background do what follows."""
+        """Act on news of a master: tell users, and have the hubs and the background do what follows."""
         session = self._session
         match news:
             case master_facts.Moved():  # nobody is given a lock where a server has no name
                 session.may_be_handed = all(one.facts.incarnation != NAMELESS for one in session.masters)
-                session.hub.subscriptions[facts.index].look()
+                for hub in session.hubs.all():
+                    hub.subscriptions[facts.index].look()
             case master_facts.Seen():
-                session.draw_names()
-                if facts.incarnation == NAMELESS:
-                    session.hub.subscriptions[facts.index].doubt()
+                for hub in session.hubs.all():
+                    hub.draw_names()
+                    if facts.incarnation == NAMELESS:
+                        hub.subscriptions[facts.index].doubt()
             case master_facts.Down(why) if not session.closed:  # else its connections are closed with the session
                 session.emit(MasterDown(None, facts.address, why))
             case master_facts.Back():

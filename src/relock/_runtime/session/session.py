@@ -36,7 +36,8 @@ from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 from relock._runtime.session.gates import Gates
 from relock._runtime.session.reports import Reports
-from relock._runtime.wakeups.hub import Hub
+from relock._runtime.wakeups.hub import ThreadHub
+from relock._runtime.wakeups.hubs import Hubs
 from relock._runtime.wakeups.waiter import Waiter
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,8 @@ class Session(Driver):
         calls: the calls of threads, as flows.
         closers: counts the threads that would close the session because its client is unreachable.
         foregrounds: the drivers of flows on event loops.
+        hub: that of the client's threads.
+        hubs: all hubs of the client.
         interrupted: undoes what an interrupted call of a thread has left.
         interrupted_of_tasks: the same for tasks.
         is_ending: True while the session is being closed because the interpreter ends.
@@ -64,7 +67,8 @@ class Session(Driver):
     """
 
     gates: Gates
-    hub: Hub
+    hub: ThreadHub
+    hubs: Hubs
     janitor: Janitor
     watchdog: Watchdog
 
@@ -73,12 +77,10 @@ class Session(Driver):
         masters = make_masters(nodes, options, platform, self.reports)
         self.client_id = f"{readable(options.client_name or default_client_name())}-{platform.random_hex(8)}"
         node_timeout = options.node_timeout_for(options.ttl)
-        super().__init__(masters, platform, f"{self.client_id}:".encode(), node_timeout)
+        super().__init__(masters, platform, node_timeout)
         self.options = options
         self.prefix = options.prefix
         self.connection_name = f"relock:{self.client_id}"
-        self._serials = itertools.count(1)
-        self.draw_names()
         self.foregrounds: set[ForegroundView] = set()
         self.losses = Teller(platform, "relock-losses")
         self.events = Teller(platform, "relock-events")
@@ -87,25 +89,18 @@ class Session(Driver):
         self.unsaid: deque[str] = deque(maxlen=UNSAID_MAX)
         self.is_ending = self.is_half_closed = self.has_warned_of_loops = False
         self.closers = itertools.count()
-        self.hub = Hub(self.client_id, options.prefix, masters, platform, self.reports)
+        self.hubs = Hubs()
+        self.hub = ThreadHub(self.client_id, options.prefix, masters, platform, self.reports)
+        self.hubs.add(self.hub)
         self.janitor = Janitor(self)
         self.watchdog = Watchdog(self)
         self.gates = Gates(platform)
         self.gates.overtake = self.overtake_later
         self.interrupted = Interrupted(self, may_wait=True)
         self.interrupted_of_tasks = Interrupted(self, may_wait=False)
-        self.calls = Calls(self, self.interrupted, None if self.lone is None else self.lone.pool.exchange)
+        self.calls = Calls(self, self.interrupted, self.hub, None if self.lone is None else self.lone.pool.exchange)
         if platform is THREADS:
             sessions.add(self)
-
-    def draw_names(self) -> None:
-        """Draw the beginning of the names that this client's holds have from now on.
-
-        This is done afresh whenever a connection is opened: a copy of a virtual machine's memory has to open its own,
-        and its holds then have other names than those of the original.
-        """
-        head = self.owner_head + self.platform.random_hex(4).encode()
-        self.names = map((head + b"%08x").__mod__, self._serials)
 
     # What the driver leaves to it -----------------------------------------------------------------------------------
 
@@ -174,15 +169,15 @@ class Session(Driver):
     def _overtake(self, record: CallRecord) -> None:
         if record.claim():  # Claim, then act
             for owner in record.owners[:1]:
-                self.hub.look_again(owner)  # the task may sleep for long, and must begin anew
+                self.hubs.look_again(owner)  # the task may sleep for long, and must begin anew
                 with suppress(RuntimeError):  # the loop is closed
                     record.task.get_loop().call_soon_threadsafe(self._end_wait, owner)
             self.interrupted_of_tasks.abandon(record)
 
     def _end_wait(self, owner: bytes) -> None:
         """End, on its loop, the wait of an overtaken call that was just about to wait when it was undone."""
-        self.hub.look_again(owner)
-        self.hub.forget(owner)
+        self.hubs.look_again(owner)
+        self.hubs.forget(owner)
 
     # The book of holds ----------------------------------------------------------------------------------------------
 

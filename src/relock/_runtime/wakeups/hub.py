@@ -1,26 +1,30 @@
 """Waiters and their wake-ups: one Pub/Sub connection to each master, however many wait.
 
-A client subscribes once to a channel of its own. The masters' scripts publish ``wake <uuid> <name>`` there when it is
-a waiter's turn, or ``grant <uuid> ...`` when a releaser has given it the lock; the hub puts a note into that waiter's
-queue, so that a message that comes before the wait is not lost. A message for a waiter that this client does not have
-(any more) means that others are waiting for a dead turn, or for a hold that nobody has: it is passed on at once.
+A client's threads have one hub. The tasks of each of its event loops have another one, with a name and a channel of its
+own: see `relock._runtime.aio.loop_hub`. A hub subscribes once to its channel. The masters' scripts publish
+``wake <uuid> <name>`` there when it is a waiter's turn, or ``grant <uuid> ...`` when a releaser has given it the lock.
+The hub puts a note into that waiter's queue, so that a message that comes before the wait is not lost. A message for a
+waiter that this hub does not have (any more) means that others are waiting for a dead turn, or for a hold that nobody
+has: it is passed on at once.
 """
 
+import itertools
 import re
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from weakref import ref
 
 from relock._core.effects import Handed
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, gather_seconds, quorum_of
 from relock._keys import LockKeys, lock_keys
+from relock._owner import readable
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.bell import Bell
-from relock._runtime.wakeups.inbox import TaskInbox
 from relock._runtime.wakeups.reading import Reading
-from relock._runtime.wakeups.subscription import Subscription
+from relock._runtime.wakeups.subscription import Subscription, ThreadSubscription
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 from relock._scripts import TOKEN_MAX
 
@@ -45,6 +49,8 @@ class Served(NamedTuple):
     late_until: float
     hold: Callable[[], Hold | None]
 
+
+S = TypeVar("S", bound=Subscription)
 
 _NOT_SERVED = Served(NEVER, b"", NEVER, lambda: None)
 
@@ -72,52 +78,74 @@ class HubListener(Protocol):
         """Have a heartbeat look after the waiters: one may be unable to act before it first goes to sleep."""
 
 
-class Hub:
-    """Waiters of one client, and a subscription to each master.
+class Hub(ABC, Generic[S]):
+    """Waiters that have one client's name, and a subscription to each master.
 
     Attributes:
+        client: the name.
+        names: the names of holds, each another one.
         waiters: by their owners' names.
         subscriptions: in the order of the masters.
-        reading: arranges which thread or event loop reads the subscriptions.
+        reading: arranges which thread reads the subscriptions, where threads do.
         confirmed: rings when a subscription is confirmed.
     """
 
     confirmed: Bell
+    names: Iterator[bytes]
     reading: Reading
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[S, ...]
 
     def __init__(
         self, client: str, prefix: str, masters: tuple[Master, ...], platform: Platform, listener: HubListener
     ) -> None:
         self.client = client
-        self._owner_head = f"{client}:".encode()
+        self.owner_head = f"{client}:".encode()
+        self._serials = itertools.count(1)
         self.prefix = prefix
         self.waiters: dict[bytes, Waiter] = {}
         self.platform = platform
         self._clock = platform.clock
+        self.draw_names()
         self._listener = listener
         self.reading = Reading(platform)
-        self.subscriptions = tuple(Subscription(self, master) for master in masters)
+        self.subscriptions = tuple(self.subscription_to(master) for master in masters)
         self._masters = masters
         self._quorum = quorum_of(len(masters))
         self.confirmed = Bell(platform)
         self._served: dict[bytes, Served] = {}
-        self._left_at = NEVER  # when a waiter last left without its turn
+        self._left_at = NEVER  # when a waiter last left to which a master may give the lock yet
         self._sweep_at = SERVED_UNSWEPT
 
-    def register(self, owner: bytes, keys: LockKeys, inbox: Callable[[], TaskInbox] | None = None) -> Waiter:
-        """Return the waiter `owner`, found by its wake-ups from now on; `inbox` makes its inbox, by default a queue."""
-        waiter = self.waiters.get(owner)
-        if waiter is None:
-            if inbox is None:
-                waiter = Waiter(owner, keys, self.platform.queue(), self.reading)
-            else:
-                wakes = inbox()
-                waiter = Waiter(owner, keys, wakes, self.reading, wakes.pulse)
-            waiter = self.waiters.setdefault(owner, waiter)
-            if inbox is not None:
-                self._listener.watch_waiters()  # its loop may be closed before the task sleeps
-        return waiter
+    def draw_names(self) -> None:
+        """Draw the beginning of the names that holds have from now on.
+
+        This is done afresh whenever a connection is opened: a copy of a virtual machine's memory has to open its own,
+        and its holds then have other names than those of the original.
+        """
+        head = self.owner_head + self.platform.random_hex(4).encode()
+        self.names = map((head + b"%08x").__mod__, self._serials)
+
+    def new_name(self, owner: str) -> bytes:
+        """Return ``<client>:<owner>.<uuid>``, which names one hold of an ``owner=`` and never another one."""
+        name, head = next(self.names), self.owner_head
+        return b"%b%b.%b" % (head, readable(owner).encode(), name[len(head) :])
+
+    @property
+    def is_attended(self) -> bool:
+        """True while heartbeats must look after it: somebody waits."""
+        return bool(self.waiters)
+
+    def register(self, owner: bytes, keys: LockKeys) -> Waiter:
+        """Return the waiter `owner`, found by its wake-ups from now on."""
+        return self.waiters.get(owner) or self.waiters.setdefault(owner, self.new_waiter(owner, keys))
+
+    @abstractmethod
+    def subscription_to(self, master: Master) -> S:
+        """Return a new subscription to a master."""
+
+    @abstractmethod
+    def new_waiter(self, owner: bytes, keys: LockKeys) -> Waiter:
+        """Return a new waiter."""
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
         """Note that `owner` waits no more; `served` is its hold, in the book already, if it has had its turn."""
@@ -130,14 +158,16 @@ class Hub:
         self._give_back(waiter, settled)  # Undo, then forget: an interrupt must find it
         self.waiters.pop(owner, None)
         self._give_back(waiter, settled)  # Mark, then look: what has come meanwhile
+        now = self._clock()
+        if served is None or self._quorum > 1:
+            self._left_at = now
         if served is not None:
             # All fields of a Served; the class itself would make one by a function in Python.
-            fields = self._clock(), served.owner, served.late_until, ref(served)
+            fields = now, served.owner, served.late_until, ref(served)
             self._served[owner] = tuple.__new__(Served, fields)
             if len(self._served) > self._sweep_at:
                 self._sweep()
         else:
-            self._left_at = self._clock()
             self.reading.gave_up()
 
     def _sweep(self) -> None:
@@ -191,9 +221,9 @@ class Hub:
         elif payload.startswith(b"wake "):
             self._woken(master, payload)
 
-    def _given(self, subscription: Subscription, found: re.Match[bytes]) -> None:
+    def _given(self, subscription: S, found: re.Match[bytes]) -> None:
         uuid, hold, token, micros, lease_ms, incarnation, name = found.groups()
-        owner, number, granted_us = self._owner_head + uuid, int(token), int(micros)
+        owner, number, granted_us = self.owner_head + uuid, int(token), int(micros)
         if not 0 < number <= TOKEN_MAX:
             return
         begins = subscription.granted_at(granted_us, incarnation, self._clock())
@@ -228,7 +258,7 @@ class Hub:
         uuid, _, name = rest.partition(b" ")
         if not name:
             return
-        owner = self._owner_head + uuid
+        owner = self.owner_head + uuid
         waiter = self.waiters.get(owner)
         if waiter is not None:
             if self.subscriptions[master].has_vote(self._clock()):
@@ -250,12 +280,6 @@ class Hub:
         """Return how often the waiter `owner` was told, and did not look for as long as a turn lasts."""
         waiter = self.waiters.get(owner)
         return 0 if waiter is None else waiter.missed
-
-    def look_again(self, owner: bytes) -> None:
-        """Make `owner` look again, if it waits here."""
-        waiter = self.waiters.get(owner)
-        if waiter is not None:
-            waiter.wake()
 
     def wake_all(self) -> None:
         """Make every waiter look again: the masters, or the way to them, have changed."""
@@ -287,14 +311,23 @@ class Hub:
         for subscription in self.subscriptions:
             subscription.stop()
 
-    def join(self, timeout: float) -> None:
-        """Wait for the threads to end, `timeout` seconds at most for each."""
-        for subscription in self.subscriptions:
-            subscription.join(timeout)
-        self.reading.stop()
-
     def abandon(self) -> None:
         """Close the copies of the parent's sockets, in a forked child."""
         for subscription in self.subscriptions:
-            subscription.disconnect()
+            subscription.abandon()
         self.reading.abandon()
+
+
+AnyHub = Hub[Any]
+
+
+class ThreadHub(Hub[ThreadSubscription]):
+    """Hub of a client's threads."""
+
+    def subscription_to(self, master: Master) -> ThreadSubscription:
+        """Return a new subscription, with a thread of its own."""
+        return ThreadSubscription(self, master)
+
+    def new_waiter(self, owner: bytes, keys: LockKeys) -> Waiter:
+        """Return a new waiter, with a thread's inbox."""
+        return Waiter(owner, keys, self.platform.queue(), self.reading)

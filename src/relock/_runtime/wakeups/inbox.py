@@ -2,8 +2,6 @@
 
 from typing import Protocol
 
-from relock._core.pulse import Pulse
-
 
 class Inbox(Protocol):
     """Inbox of one waiter: a `queue.SimpleQueue` for a thread, or a queue that a task awaits."""
@@ -19,15 +17,3 @@ class Inbox(Protocol):
 
     def empty(self) -> bool:
         """Return whether there is no item."""
-
-
-class TaskInbox(Inbox, Protocol):
-    """Inbox of a task.
-
-    Attributes:
-        pulse: that of its event loop.
-    """
-
-    @property
-    def pulse(self) -> Pulse:
-        """Pulse of the event loop, which shows whether the loop turns."""

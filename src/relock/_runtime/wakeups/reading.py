@@ -1,4 +1,4 @@
-"""Readers of a client's subscriptions: a thread that waits, an event loop, or a thread of each subscription.
+"""Readers of the subscriptions of a client's threads: a thread that waits, or a thread of each subscription.
 
 A message is for a thread that waits. If another thread reads it, the two have to change places before anything goes on,
 which takes longer than the message was on its way. So one of the waiting threads, the *leader*, polls the sockets for
@@ -6,38 +6,31 @@ all of them; the others, its *followers*, sleep on their queues as before. When 
 the leader. (Leader and followers: Schmidt, Stal, Rohnert and Buschmann, "Pattern-Oriented Software Architecture",
 volume 2, 2000.)
 
-Tasks that wait have no thread of their own, but their event loop can read, too. It leads while one of its tasks waits
-and no thread does: see `relock._runtime.aio.loop_reader`. The message is then on the loop already, and nobody has to
-wake it. A loop may stand still for long, because a task computes. So it claims its term for each message that it reads.
-A thread that comes, or the thread of a subscription, ends that term between two messages, without waiting for the loop.
-
 A shared socket must always have a reader. A master counts a client that has subscribed as listening, and grants it the
 lock even if no thread reads the message. So each subscription has a thread of its own, too:
 
-* It opens the connection, and pings. It reads while no thread and no task waits, and where a socket can't be read
-  without waiting (TLS).
-* It *shares* its socket with the waiting threads and loops, if there are any: once it is connected, and after each
+* It opens the connection, and pings. It reads while no thread waits, and where a socket can't be read without waiting
+  (TLS).
+* It *shares* its socket with the waiting threads, if there are any: once it is connected, and after each
   read, which ends after the time between two pings at the latest. Then it naps.
 * When no leader has read for `VACANT_SECONDS`, it takes the socket back at its next look; at once if the last waiter
   has given up. A waiter that has got the lock usually comes again soon, so it does not call this thread when it leaves.
 * It looks every `VACANT_SECONDS`. While leaders come and go, and read, it looks every `BUSY_SECONDS`: the many
   processes of a busy lock would wake up for nothing. While one leader stays, it looks every `DOZE_SECONDS`, and a
   leader that leaves calls it.
-* When something lies unread at two looks, a loop that leads stands still, and is ousted: nothing is lost by that.
 * When something has lain unread for `STUCK_SECONDS`, the leader stands still: in a signal handler, say, or in a
   debugger. Then the shared connections are given up, others are opened, and the leader is deposed.
 
 The rules:
 
-* The leader is the one value in `_role`, set by `dict.setdefault` and removed by whichever thread set it. For a loop it
-  is a `Term`, removed by whoever has claimed that. `take_back` and `depose` put an `Ear` there for a moment, so that
-  nobody leads.
+* The leader is the one value in `_role`, set by `dict.setdefault` and removed by whichever thread set it. `take_back`
+  and `depose` put an `Ear` there for a moment, so that nobody leads.
   To depose the leader is to put a new dictionary in place of the old one. A deposed leader notices before it polls
   again; until then it reads only connections that were given up, which no other thread reads.
 * A socket is shared, and taken back, by the thread of its subscription alone, and taken back in the leader's role: so
   no other thread reads just then. Any thread may unshare a connection that is closed or given up.
 * A leader that leaves gives up the role first, and looks for a follower then. A thread that comes enters `_parked`
-  first, and tries for the role then; so does a loop, with `_loops`. Of the two, at least one sees the other.
+  first, and tries for the role then. Of the two, at least one sees the other.
 """
 
 import select
@@ -54,7 +47,6 @@ from relock._runtime.net.waker import Waker
 from relock._runtime.platform import Platform
 from relock._runtime.wakeups.ear import Ear
 from relock._runtime.wakeups.inbox import Inbox
-from relock._runtime.wakeups.term import LoopSleeper, Term
 
 LEAD = -1  # in a waiter's queue, beside the numbers of masters: nobody leads
 VACANT_SECONDS = 0.05
@@ -101,12 +93,12 @@ _NO_RING = _Ring(None, lambda _: [], {}, None)
 
 
 class Reading:
-    """Shared sockets of one client, and the waiting thread or event loop that reads them.
+    """Shared sockets of one client's threads, and the waiting thread that reads them.
 
     Attributes:
         clock: the client's.
-        left_at: when a leader last left, or a socket was last shared; `NEVER` once sockets may be taken
-            back at once: the last waiter has given up, the last loop has left, or one was ousted.
+        left_at: when a leader last left, or a socket was last shared; `NEVER` once sockets may be taken back at once,
+            because the last waiter has given up.
         wanted: replaced by another object whenever what is shared changes.
     """
 
@@ -119,7 +111,6 @@ class Reading:
         self.clock = platform.clock
         self._role: dict[str, object] = {}
         self._parked: dict[Sleeper, None] = {}
-        self._loops: dict[LoopSleeper, None] = {}  # those some of whose tasks wait
         self._shared: dict[Ear, None] = {}
         self.wanted = object()
         self._ring = _NO_RING
@@ -161,7 +152,7 @@ class Reading:
 
     def gave_up(self) -> None:
         """Have the threads of the subscriptions take the sockets back at once, if nobody is about to wait any more."""
-        if self._shared and not (self._parked or self._loops or _LEADER in self._role):
+        if self._shared and not (self._parked or _LEADER in self._role):
             self.left_at = NEVER
             for ear in self._shared.copy():
                 ear.call()
@@ -169,13 +160,11 @@ class Reading:
     def _lead(self, waiter: Sleeper, until: float) -> bool:
         """Read for all until `waiter` is woken, nothing is shared, or it is `until`; not where another one leads.
 
-        Return False where the waiter was deposed, or has just ended a loop's term: ask again. Else return True, also
-        where another one leads.
+        Return False where the waiter was deposed: ask again. Else return True, also where another one leads.
         """
         role = self._role
-        leader = role.setdefault(_LEADER, waiter)
-        if leader is not waiter:
-            return not (isinstance(leader, Term) and self._oust(role, leader))
+        if role.setdefault(_LEADER, waiter) is not waiter:
+            return True
         ring = self._ring if self._ring.made_for is self.wanted else self._gather()
         if self._role is not role:
             return False  # deposed, before it had begun
@@ -233,15 +222,12 @@ class Reading:
         self.unshare(ear)
 
     def _hand_on(self) -> None:
-        """Ask a follower to lead if nobody does, else all loops, and call the threads of subscriptions that doze."""
+        """Ask a follower to lead if nobody does, and call the threads of subscriptions that doze."""
         if _LEADER in self._role:
             return
         follower = self._any_parked() if self._parked else None
         if follower is not None:
             follower.wake(LEAD)
-        else:
-            for loop in self._loops.copy():
-                loop.wake()
         if self._dozing:
             for ear in self._dozing.copy():
                 ear.call()
@@ -253,70 +239,11 @@ class Reading:
             except RuntimeError:  # another thread has just come or gone
                 continue
 
-    # A loop whose tasks wait ----------------------------------------------------------------------------------------
-
-    def try_to_lead(self, loop: LoopSleeper) -> Term | None:
-        """Enter `loop` among those some of whose tasks wait; return its term if it leads now.
-
-        A loop leads if no thread waits, and no other loop leads except an idle one, which is ousted.
-        """
-        self._loops[loop] = None  # Mark, then look
-        role = self._role
-        if not self._shared or self._parked:
-            self._let_go(role, loop)
-            return None
-        leader = role.get(_LEADER)
-        if isinstance(leader, Term) and leader.loop is not loop and leader.loop.is_idle:
-            self._oust(role, leader)
-        own = Term(loop)
-        leader = role.setdefault(_LEADER, own)
-        return leader if isinstance(leader, Term) and leader.loop is loop else None
-
-    def has_other_loops(self, loop: LoopSleeper) -> bool:
-        """Return whether tasks of other loops than this one wait."""
-        return len(self._loops) > (loop in self._loops)
-
-    def shared_now(self) -> list[Ear]:
-        """Return the connections that the leader is to read."""
-        return [*self._shared.copy()]
-
-    def hear_on(self, term: Term, ear: Ear) -> bool:
-        """Read `ear` for the loop that has claimed its `term`; return False if the loop must not read it any more."""
-        if ear not in self._shared or self._role.get(_LEADER) is not term:
-            return False
-        try:
-            ear.hear_now()
-        except redis_errors.RedisError as error:
-            self._give_up(ear, error)
-        return True
-
-    def loop_left(self, loop: LoopSleeper) -> None:
-        """Forget `loop`: no task of it has waited for a moment, or the last one has given up, or the loop is closed."""
-        self._loops.pop(loop, None)
-        self._let_go(self._role, loop)
-        self.gave_up()
-
-    def _let_go(self, role: dict[str, object], loop: LoopSleeper) -> None:
-        """End the term of `loop`, unless it has none, or another thread is ending that."""
-        leader = role.get(_LEADER)
-        if isinstance(leader, Term) and leader.loop is loop and leader.try_claim(loop):
-            leader.end()
-            self.left_at = self.clock()
-            self._resign(role)
-
-    def _oust(self, role: dict[str, object], term: Term) -> bool:
-        """End a loop's term; return False if that has ended, or the loop reads, and gives up the role itself then."""
-        is_ousted = term.try_claim(object())
-        if is_ousted:
-            role.pop(_LEADER, None)
-        term.loop.wake()
-        return is_ousted
-
     # The thread of a subscription -----------------------------------------------------------------------------------
 
     def share(self, ear: Ear) -> None:
-        """Let the leader read `ear`, if a thread or a task waits, and the socket can be read without waiting."""
-        if not (self._parked or self._loops) or ear.channel.take_now is None:
+        """Let the leader read `ear`, if a thread waits, and the socket can be read without waiting."""
+        if not self._parked or ear.channel.take_now is None:
             return
         if not self._wakers:
             try:
@@ -365,13 +292,6 @@ class Reading:
             finally:
                 self._dozing.pop(ear, None)
 
-    def oust_loop(self) -> None:
-        """Take the role away from a loop that stands still, if one has it, so that its ears can be taken back."""
-        role = self._role
-        leader = role.get(_LEADER)
-        if isinstance(leader, Term) and self._oust(role, leader):
-            self.left_at = NEVER
-
     def depose(self, ear: Ear, error: Exception) -> None:
         """Depose a leader that stands still, and give up all shared connections: the leader may be reading one."""
         role: dict[str, object] = {_LEADER: ear}  # so that nobody else leads until these are gone
@@ -396,15 +316,10 @@ class Reading:
         wakers, self._wakers = self._wakers, {}
         for waker in wakers.values():
             waker.close()
-        for loop in self._loops.copy():
-            loop.forget()
 
     def _changed(self) -> None:
         self.wanted = object()
-        leader = self._role.get(_LEADER)
-        if isinstance(leader, Term):
-            leader.loop.wake()
-        elif leader is not None:
+        if _LEADER in self._role:
             self.rouse()
 
     def rouse(self) -> None:

@@ -1,9 +1,10 @@
 """Subscription to one master."""
 
 import logging
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from redis import exceptions as redis_errors
 
@@ -51,7 +52,21 @@ class Receiver(Protocol):
         """Make every waiter look again: the masters, or the way to them, have changed."""
 
 
-class Subscription(Service):
+class Subscribed(NamedTuple):
+    """Connection that has just been subscribed.
+
+    Attributes:
+        incarnation: of the server that it leads to.
+        messages: what came right behind the confirmation.
+    """
+
+    raw: RawConnection
+    channel: Channel
+    incarnation: bytes
+    messages: list[Any]
+
+
+class Subscription(ABC):
     """Subscription to one master: connected while it is used, and again after every failure.
 
     Its socket leads to one incarnation of the master, and stays there when another server becomes the master. A demoted
@@ -63,79 +78,67 @@ class Subscription(Service):
     Attributes:
         index: the number of its master.
         is_confirmed: True while the subscription stands.
+        stopping: True once it is not to be connected any more.
     """
 
-    name = "relock-hub"
+    stopping: bool
 
     def __init__(self, hub: Receiver, master: Master) -> None:
-        super().__init__(hub.platform)
         self.index = master.index
         self.is_confirmed = False
         self._hub = hub
+        self._platform = hub.platform
         self._master = master
         self._clock = hub.platform.clock
         self._raw: RawConnection | None = None
-        self._reading = hub.reading
         self._ear: Ear | None = None  # of the connection, once it is subscribed
         self._incarnation = UNKNOWN  # of the server that the socket leads to
         self._stands_since = 0.0
         self._is_misled = False  # it has heard of a grant that another incarnation made
         self._strangers: set[bytes] = set()  # the names of such ones
         self._pings = self._pongs = 0  # on this connection
-        self._heard = 0  # how often the leader had heard something by the last look
+        self._heard = 0  # how often something had been heard by the last look
         self._heard_at = 0.0  # when that look was
-        self._is_read = False  # it has heard something between the last two looks
-        self._unread_since: float | None = None  # since this look, something lies there that the leader does not read
         self._failures = 0
-        self._called: SimpleQueue[None] = hub.platform.queue()
 
-    def step(self) -> None:
-        """Read one message, or ping, or connect; or look after a connection that the leader reads."""
-        try:
-            ear = self._ear
-            if ear is not None:
-                self._tend(ear) if ear.is_led else self._read(ear)
-            elif self.is_confirmed:
-                raise redis_errors.ConnectionError("it was closed")
-            else:
-                with understood():
-                    self._connect()
-        except (*NETWORK_ERRORS, ConfigurationError) as error:
-            self._lost(error)
-        except Exception as error:  # redis-py raises others when a connection is closed under it
-            self._lost(error)
-            if not self.stopping:
-                text = "the subscription to %s failed unexpectedly"
-                self._platform.log.error(logger, text, self._master.address, exc_info=True)
+    @abstractmethod
+    def ensure(self) -> object:
+        """Begin to connect, unless it is connected."""
 
-    def _connect(self) -> None:
-        raw = self._raw = self._master.opener.raw_connection()
-        if self.stopping:  # Mark, then look: `stop` closes what is here, or this finds `stop`
-            raise redis_errors.ConnectionError("it was stopped before it was there")
-        raw.connect()
-        if self._raw is not raw:
-            raw.disconnect()
-            raise redis_errors.ConnectionError("it was closed before it was there")
+    @abstractmethod
+    def call(self) -> None:
+        """Have it look soon whether its connection must be given up; any thread may call this."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Give its connection up, which leads elsewhere; any thread may call this."""
+
+    @abstractmethod
+    def disconnect(self) -> None:
+        """Close its connection."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Close the copy of the parent's socket, in a forked child."""
+
+    def _subscribe(self, raw: RawConnection) -> Subscribed:
+        """Subscribe over a connection that has just been opened."""
         # Before it subscribes: messages may come right behind the confirmation, and are read together with it.
-        channel = self._hub.platform.open_channel(raw, PING_SECONDS)
+        channel = self._platform.open_channel(raw, PING_SECONDS)
         opener = self._master.opener
         naming, questions = opener.naming, opener.introduction
         words = "SUBSCRIBE", client_channel(self._hub.prefix, self._hub.client)
         channel.send(b"".join(raw.pack_commands([*naming, *questions, words])))
         replies = self._first_replies(channel, len(naming) + len(questions) + 1)[len(naming) :]
-        self._incarnation = opener.introduce(replies[: len(questions)])
+        incarnation = opener.introduce(replies[: len(questions)])
         confirmation, *messages = replies[len(questions) :]
         if confirmation[0] != b"subscribe":
             raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {confirmation[0]!r}")
-        ear = self._ear = Ear(channel, self._act_on, self.call)
-        self._stands_since, self._is_misled = self._clock(), False
-        self._pings = self._pongs = 0
-        if self._has_moved():  # Mark, then look: a thread that found the move had nothing to close until now
-            raise redis_errors.ConnectionError("another server has taken the place of the master")
-        self.is_confirmed = True
-        self._hub.subscribed()
-        ear.act_on(messages)
-        self._share(ear)
+        return Subscribed(raw, channel, incarnation, messages)
 
     def _first_replies(self, channel: Channel, count: int) -> list[Any]:
         """Return at least `count` replies; ``redis.TimeoutError`` if they do not come within the node timeout."""
@@ -147,46 +150,20 @@ class Subscription(Service):
             replies += channel.receive()
         return replies
 
-    def _read(self, ear: Ear) -> None:
-        try:
-            ear.hear(ear.channel.take)
-        except (BlockingIOError, TimeoutError, redis_errors.TimeoutError):
-            self._ping(ear.channel)
-        self._check_place()
-        self._share(ear)
+    def _stand(self, made: Subscribed) -> Ear:
+        """Confirm the subscription, by a new connection, and act on what has come over that."""
+        self._incarnation = made.incarnation
+        ear = self._ear = Ear(made.channel, self._act_on, self.call)
+        self._stands_since, self._is_misled = self._clock(), False
+        self._pings = self._pongs = 0
+        self._check_place()  # Mark, then look: a thread that found the move had nothing to close until now
+        self.is_confirmed = True
+        self._hub.subscribed()
+        ear.act_on(made.messages)
+        return ear
 
-    def _share(self, ear: Ear) -> None:
-        self._reading.share(ear)
-        self._heard, self._heard_at, self._unread_since = ear.heard, self._clock(), None
-
-    def _tend(self, ear: Ear) -> None:
-        """Look after a connection that the leader reads; take it back if nobody leads, and act on what was left."""
-        self._reading.nap(ear, self._called, is_read=self._is_read, is_unread=self._unread_since is not None)
-        if ear.error is not None:
-            raise ear.error
-        self._check_place()
-        if self._reading.take_back(ear):
-            ear.act()
-        else:
-            self._check_is_read(ear)
-
-    def _check_is_read(self, ear: Ear) -> None:
-        """Ping where nothing comes; oust or depose a leader that does not read what has come."""
-        now = self._clock()
-        self._is_read = ear.heard != self._heard
-        if self._is_read:
-            self._heard, self._heard_at, self._unread_since = ear.heard, now, None
-        elif not (ear.is_amid or ear.channel.wait(0.0)):
-            self._unread_since = None
-            if now - self._heard_at >= PING_SECONDS:
-                self._heard_at = now
-                self._ping(ear.channel)
-        elif self._unread_since is None:
-            self._unread_since = now
-        elif now - self._unread_since < STUCK_SECONDS:
-            self._reading.oust_loop()
-        else:
-            self._reading.depose(ear, redis_errors.TimeoutError("the thread that reads it stands still"))
+    def _note_heard(self, ear: Ear, now: float) -> None:
+        self._heard, self._heard_at = ear.heard, now
 
     def _check_place(self) -> None:
         if self._has_moved():
@@ -199,12 +176,13 @@ class Subscription(Service):
     def look(self) -> None:
         """Have the subscription move at once if another server is the master now; any thread may call this."""
         if self._ear is not None and self._has_moved():
-            self.disconnect()
+            self.drop()
 
     def doubt(self) -> None:
         """Close the connection unless it is new: a server without a name was found, which may be another one."""
         if self._ear is not None and self._clock() - self._stands_since > BELIEVED_SECONDS:
-            self.disconnect()
+            self._is_misled = True
+            self.drop()
 
     def _act_on(self, reply: Any) -> None:
         """Act on a reply; `redis.InvalidResponse` if no server sends it here: the next may be cut in two as well."""
@@ -229,38 +207,36 @@ class Subscription(Service):
         """True if the master has not answered a ping, and so may have published what is not heard yet."""
         return self.is_confirmed and self._pings > self._pongs
 
+    @abstractmethod
     def ask_for_pong(self) -> bool:
         """Ping, from any thread: the answer comes behind all that was published before.
 
-        Return False if no ping can be sent: one thread must not write to TLS while another one reads.
+        Return False if no ping can be sent.
         """
-        ear = self._ear
-        if ear is None or ear.channel.take_now is None:
-            return False
-        self._pings += 1
-        with suppress(*NETWORK_ERRORS):  # its own thread finds that out
-            ear.channel.send(PING)
-        return True
 
-    def _lost(self, error: BaseException) -> None:
-        """Close the connection, and wait before the next one: a moment only at first, then longer and longer."""
+    def _lost(self, error: BaseException) -> float:
+        """Close the connection; return the seconds before the next one: few at first, then twice as many each time."""
         has_stood = self.is_confirmed
         if has_stood and self._clock() - self._stands_since > BELIEVED_SECONDS:
             self._failures = 0  # else each connection may lead elsewhere than the one before
         self.is_confirmed = False
         self.disconnect()
         if self.stopping:
-            return
+            return 0.0
         self._platform.log.debug(logger, "the subscription to %s broke: %s", self._master.address, error)
         if self._failures and not has_stood:
             # Connecting failed as well, so the waiters' own requests will tell what is wrong.
             self._hub.wake_all()
-        pause = min(RECONNECT_SECONDS_MIN * 2 ** min(self._failures, 10), RECONNECT_SECONDS_MAX)
         self._failures += 1
-        until = self._clock() + pause
-        while not self.stopping and (left := until - self._clock()) > 0:
-            with suppress(Empty):
-                self._called.get(timeout=left)
+        return min(RECONNECT_SECONDS_MIN * 2.0 ** min(self._failures - 1, 10), RECONNECT_SECONDS_MAX)
+
+    def _close(self, raw: RawConnection | None) -> None:
+        if raw is not None:
+            try:
+                raw.disconnect()
+            except NETWORK_ERRORS:
+                text = "closing the subscription to %s failed"
+                self._platform.log.debug(logger, text, self._master.address, exc_info=True)
 
     def has_vote(self, now: float) -> bool:
         """Return whether the master's wake-ups count: a master that may have forgotten a hold finds every lock free."""
@@ -294,20 +270,118 @@ class Subscription(Service):
         self._is_misled = True
         self.call()
 
+
+class ThreadSubscription(Service, Subscription):
+    """Subscription with a thread of its own, which shares the socket with the threads that wait."""
+
+    name = "relock-hub"
+
+    def __init__(self, hub: Receiver, master: Master) -> None:
+        Service.__init__(self, hub.platform)
+        Subscription.__init__(self, hub, master)
+        self._reading = hub.reading
+        self._is_read = False  # it has heard something between the last two looks
+        self._unread_since: float | None = None  # since this look, something lies there that the leader does not read
+        self._called: SimpleQueue[None] = hub.platform.queue()
+
+    def step(self) -> None:
+        """Read one message, or ping, or connect; or look after a connection that the leader reads."""
+        try:
+            ear = self._ear
+            if ear is not None:
+                self._tend(ear) if ear.is_led else self._read(ear)
+            elif self.is_confirmed:
+                raise redis_errors.ConnectionError("it was closed")
+            else:
+                with understood():
+                    self._connect()
+        except (*NETWORK_ERRORS, ConfigurationError) as error:
+            self._wait(self._lost(error))
+        except Exception as error:  # redis-py raises others when a connection is closed under it
+            self._wait(self._lost(error))
+            if not self.stopping:
+                text = "the subscription to %s failed unexpectedly"
+                self._platform.log.error(logger, text, self._master.address, exc_info=True)
+
+    def _connect(self) -> None:
+        raw = self._raw = self._master.opener.raw_connection()
+        if self.stopping:  # Mark, then look: `stop` closes what is here, or this finds `stop`
+            raise redis_errors.ConnectionError("it was stopped before it was there")
+        raw.connect()
+        if self._raw is not raw:
+            raw.disconnect()
+            raise redis_errors.ConnectionError("it was closed before it was there")
+        self._share(self._stand(self._subscribe(raw)))
+
+    def _read(self, ear: Ear) -> None:
+        try:
+            ear.hear(ear.channel.take)
+        except (BlockingIOError, TimeoutError, redis_errors.TimeoutError):
+            self._ping(ear.channel)
+        self._check_place()
+        self._share(ear)
+
+    def _share(self, ear: Ear) -> None:
+        self._reading.share(ear)
+        self._note_heard(ear, self._clock())
+        self._unread_since = None
+
+    def _tend(self, ear: Ear) -> None:
+        """Look after a connection that the leader reads; take it back if nobody leads, and act on what was left."""
+        self._reading.nap(ear, self._called, is_read=self._is_read, is_unread=self._unread_since is not None)
+        if ear.error is not None:
+            raise ear.error
+        self._check_place()
+        if self._reading.take_back(ear):
+            ear.act()
+        else:
+            self._check_is_read(ear)
+
+    def _check_is_read(self, ear: Ear) -> None:
+        """Ping where nothing comes; depose a leader that does not read what has come."""
+        now = self._clock()
+        self._is_read = ear.heard != self._heard
+        if self._is_read:
+            self._note_heard(ear, now)
+            self._unread_since = None
+        elif not (ear.is_amid or ear.channel.wait(0.0)):
+            self._unread_since = None
+            if now - self._heard_at >= PING_SECONDS:
+                self._heard_at = now
+                self._ping(ear.channel)
+        elif self._unread_since is None:
+            self._unread_since = now
+        elif now - self._unread_since >= STUCK_SECONDS:
+            self._reading.depose(ear, redis_errors.TimeoutError("the thread that reads it stands still"))
+
+    def ask_for_pong(self) -> bool:
+        """Ping, as `Subscription` describes; over TLS, one thread must not write while another one reads."""
+        ear = self._ear
+        if ear is None or ear.channel.take_now is None:
+            return False
+        self._pings += 1
+        with suppress(*NETWORK_ERRORS):  # its own thread finds that out
+            ear.channel.send(PING)
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        """Wait before the next connection, unless the thread is to end."""
+        until = self._clock() + seconds
+        while not self.stopping and (left := until - self._clock()) > 0:
+            with suppress(Empty):
+                self._called.get(timeout=left)
+
     def disconnect(self) -> None:
         """Close the socket; from another thread, this ends a read that is under way."""
         raw, self._raw = self._raw, None
         ear, self._ear = self._ear, None
         if ear is not None:
             self._reading.unshare(ear)
-        if raw is not None:
-            try:
-                raw.disconnect()
-            except NETWORK_ERRORS:
-                text = "closing the subscription to %s failed"
-                self._platform.log.debug(logger, text, self._master.address, exc_info=True)
+        self._close(raw)
         if ear is not None and ear.is_led:
             self.call()
+
+    drop = abandon = disconnect
 
     def call(self) -> None:
         """Wake the thread, if it naps."""

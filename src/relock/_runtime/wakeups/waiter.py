@@ -8,6 +8,7 @@ from attrs import define, field
 from relock._core.effects import Handed
 from relock._core.hold import FOREVER
 from relock._core.pulse import Pulse
+from relock._core.quorum import NEVER
 from relock._core.turns import TICKETS_KEPT, TURN_SECONDS
 from relock._keys import LockKeys
 from relock._runtime.wakeups.inbox import Inbox
@@ -35,19 +36,29 @@ class Waiter:
     has_left: bool = False  # its place was given up; the janitor alone says so
     missed: int = 0  # how often it was told, and did not look for as long as a turn lasts
 
+    @property
+    def overdue_since(self) -> float:
+        """Time since which it must look: it was told then, or its task's loop owes an answer, and hears late."""
+        pulse = self.pulse
+        return self.due_at if pulse is None or pulse.asked_at > self.due_at else pulse.asked_at
+
     def wake(self, master: int | None = None) -> None:
         """Wake the waiter: its turn has come on master number `master`; None: it must look; `LEAD`: it may lead."""
         if master != LEAD:
-            self.due_at = min(self.due_at, self.reading.clock())  # Tell, then put
+            self.due_at = min(self.overdue_since, self.reading.clock())  # Tell, then put
         self.wakes.put(master)
         if self.is_polling:
             self.reading.rouse()
 
     def give(self, grant: Handed) -> None:
-        """Note that a releaser has given the waiter the lock on one master, and wake the waiter."""
+        """Note that a releaser has given the waiter the lock on one master, and wake the waiter.
+
+        Where its task's loop owes an answer, and so hears late, the waiter was told when the lock was given.
+        """
         self.handed.append(grant)
         self.is_given = True
-        self.due_at = min(self.due_at, self.reading.clock())  # Tell, then put
+        now, since = self.reading.clock(), self.overdue_since
+        self.due_at = min(since, grant.begins if since < now and grant.begins > NEVER else now)  # Tell, then put
         self.wakes.put(grant.master)
         if self.is_polling:
             self.reading.rouse()

@@ -1,0 +1,245 @@
+"""Hub of the tasks of one event loop, which alone reads what the masters publish for them.
+
+A loop is a waiting client of its own, with a name and a channel. A message for a task is on the loop already when it is
+read, so nobody has to wake the loop. A loop that stands still hears late, and delays only its own tasks by that.
+
+A thread opens each connection. When a loop is closed, the next one takes over its hub, with the subscriptions as they
+stand: so a program that runs one loop after another does not subscribe anew in each.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from threading import get_ident
+
+from relock._errors import ConfigurationError
+from relock._keys import LockKeys
+from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
+from relock._runtime.aio.on_thread import on_thread
+from relock._runtime.masters.errors import NETWORK_ERRORS, understood
+from relock._runtime.masters.master import Master
+from relock._runtime.net.channel import Channel
+from relock._runtime.net.loop_channel import LoopChannel
+from relock._runtime.session.session import Session
+from relock._runtime.wakeups.ear import Ear
+from relock._runtime.wakeups.hub import Hub
+from relock._runtime.wakeups.subscription import PING, Subscribed, Subscription
+from relock._runtime.wakeups.waiter import Waiter
+
+QUIET_SECONDS = 2.0  # without a message, after which the master is pinged, with the next heartbeat
+
+
+class LoopSubscription(Subscription):
+    """Subscription whose socket an event loop reads. `call`, `drop`, `look`, `doubt` and `abandon` are for any thread.
+
+    All else is for the loop's thread, or for a thread that has the hub of a closed loop.
+    """
+
+    _hub: "LoopHub"
+
+    def __init__(self, hub: "LoopHub", master: Master) -> None:
+        super().__init__(hub, master)
+        self.stopping = False
+        self._opening: asyncio.Future[Subscribed] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True while there is a connection, or one is being opened."""
+        return self._ear is not None or self._opening is not None
+
+    # Connecting -----------------------------------------------------------------------------------------------------
+
+    def ensure(self) -> None:
+        """Have a thread open a connection, unless there is one, or will be."""
+        if not (self.is_open or self._retry):
+            self._open()
+
+    def _open(self) -> None:
+        self._retry = None
+        if not self.stopping:
+            loop, close = self._hub.loop, self._close_opened
+            self._opening = on_thread(self._platform, loop, self._connect, name="relock-opener", unheard=close)
+            self._opening.add_done_callback(self._opened)
+
+    def _connect(self) -> Subscribed:
+        """Open a connection and subscribe, on a thread."""
+        with understood():
+            raw = self._master.opener.raw_connection()
+            try:
+                raw.connect()
+                return self._subscribe(raw)
+            except BaseException:
+                self._close(raw)
+                raise
+
+    def _close_opened(self, opened: Subscribed) -> None:
+        self._close(opened.raw)
+
+    def _opened(self, opening: "asyncio.Future[Subscribed]") -> None:
+        self._opening = None
+        error = opening.exception()
+        if error is not None:
+            self._give_up(error)
+        elif self.stopping:
+            self._close(opening.result().raw)
+        else:
+            self._try(partial(self._begin, opening.result()))
+
+    def _begin(self, opened: Subscribed) -> None:
+        self._raw = opened.raw
+        self._stand(opened._replace(channel=self._watched(opened.channel)))
+
+    def _watched(self, opened: Channel) -> LoopChannel:
+        """Have the loop watch the connection, whose channel was `opened`."""
+        channel = self._platform.loop_channel(opened, self._raw, self._hub.loop, self._give_up)
+        channel.watch(self.hear)
+        return channel
+
+    def watch_again(self) -> None:
+        """Have another loop read, because the last one was closed."""
+        self._opening = self._retry = None
+        if self._ear is not None:
+            self._ear.channel = self._watched(self._ear.channel)
+            self.hear()
+
+    # Reading --------------------------------------------------------------------------------------------------------
+
+    def hear(self) -> None:
+        """Act on what has come by now."""
+        ear, inboxes = self._ear, self._hub.inboxes
+        if ear is not None:
+            inboxes.thread = get_ident()
+            try:
+                self._try(ear.hear_now)
+            finally:
+                inboxes.thread = 0
+
+    def tend(self) -> None:
+        """Look after the connection while tasks wait; what has come by now is heard first."""
+        self.hear()
+        ear = self._ear
+        if ear is not None:
+            self._try(partial(self._check, ear))
+        elif self._hub.waiters:
+            self.ensure()
+
+    def _check(self, ear: Ear) -> None:
+        """Ping where nothing has come for long; raise an error where the connection must be given up."""
+        self._check_place()
+        now = self._clock()
+        if ear.heard != self._heard:
+            self._note_heard(ear, now)
+        elif now - self._heard_at >= QUIET_SECONDS:
+            self._heard_at = now
+            self._ping(ear.channel)
+
+    def ask_for_pong(self) -> bool:
+        """Have the loop ping, as `Subscription` describes."""
+        self._pings += 1
+        self._on_loop(partial(self._try, self._send_ping))
+        return True
+
+    def _send_ping(self) -> None:
+        if self._ear is not None:
+            self._ear.channel.send(PING)
+
+    # The end of a connection ----------------------------------------------------------------------------------------
+
+    def _try(self, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except (*NETWORK_ERRORS, ConfigurationError) as error:
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Close the connection, and open another one after a moment."""
+        pause, loop = self._lost(error), self._hub.loop
+        if not (self.stopping or loop.is_closed()):
+            self._retry = loop.call_later(pause, self._open)
+
+    def call(self) -> None:
+        """Have the loop look after the connection in its next turn."""
+        self._on_loop(self.tend)
+
+    drop = call
+
+    def _on_loop(self, do: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # it is closed
+            self._hub.loop.call_soon_threadsafe(do)
+
+    def disconnect(self) -> None:
+        """Close the socket."""
+        raw, self._raw = self._raw, None
+        ear, self._ear = self._ear, None
+        if ear is not None and isinstance(ear.channel, LoopChannel):
+            ear.channel.unwatch()
+        self._close(raw)
+
+    def stop(self) -> None:
+        """Hear what has come, for the last time, and close the socket."""
+        self.stopping = True
+        self.hear()
+        self.is_confirmed = False
+        self.disconnect()
+
+    def abandon(self) -> None:
+        """Close the copy of the parent's socket in a forked child, which shares the loop's tables with its parent."""
+        self._close(self._raw)
+
+
+class LoopHub(Hub[LoopSubscription]):
+    """Hub of the tasks of one event loop, whose `inboxes` they have."""
+
+    def __init__(self, session: Session, inboxes: Inboxes) -> None:
+        self.inboxes, self.loop = inboxes, inboxes.loop
+        client = f"{session.client_id}.{next(session.hubs.numbers)}"
+        super().__init__(client, session.prefix, session.masters, session.platform, session.reports)
+
+    def subscription_to(self, master: Master) -> LoopSubscription:
+        """Return a new subscription, which the loop reads."""
+        return LoopSubscription(self, master)
+
+    def new_waiter(self, owner: bytes, keys: LockKeys) -> Waiter:
+        """Return a new waiter, with a task's inbox."""
+        return Waiter(owner, keys, LoopInbox(self.inboxes), self.reading, self.inboxes.pulse)
+
+    def register(self, owner: bytes, keys: LockKeys) -> Waiter:
+        """Return the waiter `owner`, for which heartbeats are due from now on: its loop may be closed at any moment."""
+        waiter = super().register(owner, keys)
+        self._listener.watch_waiters()
+        return waiter
+
+    @property
+    def is_attended(self) -> bool:
+        """True while somebody waits, or a subscription is open: the loop may be closed, and then nobody reads that."""
+        return bool(self.waiters) or any(subscription.is_open for subscription in self.subscriptions)
+
+    def move_to(self, inboxes: Inboxes) -> None:
+        """Belong to the tasks of another loop from now on, because the last one was closed."""
+        self.inboxes, self.loop = inboxes, inboxes.loop
+        for subscription in self.subscriptions:
+            subscription.watch_again()
+
+    def hear(self) -> None:
+        """Act on the messages that have come by now, before the loop turns to anything else."""
+        for subscription in self.subscriptions:
+            subscription.hear()
+
+    def tend(self) -> None:
+        """Look after the subscriptions while tasks wait; what has come by now is heard first."""
+        for subscription in self.subscriptions:
+            subscription.tend()
+
+
+def hub_for(session: Session, inboxes: Inboxes) -> LoopHub:
+    """Return a hub for the tasks of a loop: that of a loop that was closed, or a new one."""
+    hubs = session.hubs
+    try:
+        hub: LoopHub = hubs.spare.pop()  # type: ignore[assignment]  # only hubs of loops are spared
+        hub.move_to(inboxes)
+    except IndexError:
+        hub = LoopHub(session, inboxes)
+        hubs.add(hub)
+    return hub
