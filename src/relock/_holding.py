@@ -36,7 +36,7 @@ class Holding(ABC):
         "_options",
         "_spec",
         "name",
-    )  # there may be very many
+    )  # a program may make very many locks
 
     name: str
 
@@ -45,7 +45,8 @@ class Holding(ABC):
         self._spec = spec
         self._options = options
         self._named_owner = None if options.owner is None else named(options.owner)
-        self._longest = FOREVER if options.timeout is None or options.timeout == -1 else options.timeout  # a wait (s)
+        # The longest wait, in seconds.
+        self._longest = FOREVER if options.timeout is None or options.timeout == -1 else options.timeout
         self.name = name
 
     # Looking, without I/O -------------------------------------------------------------------------------------------
@@ -136,8 +137,8 @@ class Holding(ABC):
         kind = type(failure).__name__
         if (type(error), error.args) == (type(failure), failure.args):
             return
-        with suppress(Exception):  # a class of the user's may refuse notes
-            error.add_note(f"relock: besides, leaving the block of {self.name!r} raised {kind}: {failure}")
+        with suppress(Exception):  # a user's class may override `add_note` and raise
+            error.add_note(f"relock: leaving the block of {self.name!r} also raised {kind}: {failure}")
         text = "leaving the block of %r, whose body raised %s, raised %s: %s"
         self._client._session.platform.log.warning(logger, text, self.name, type(error).__name__, kind, failure)
 
@@ -155,7 +156,7 @@ class Holding(ABC):
     def _too_little(self, hold: Hold, left: float, seconds: float) -> LockLostError:
         """Return the error for a hold that goes on, and has less left than was asked."""
         return LockLostError(
-            f"the hold of {self.name!r} is sure for {left:.3f} s more, not for {seconds:.3f} s: extend it first",
+            f"the hold of {self.name!r} is valid for {left:.3f} s more, not for {seconds:.3f} s: extend it first",
             lock=self.name,
             token=hold.token,
             reason="less left than asked",
@@ -171,11 +172,12 @@ class Holding(ABC):
     def _timeout_error(self, outcome: Outcome) -> AcquireTimeoutError:
         holder, ahead = (None, 0) if isinstance(outcome, Grant | NoQuorum) else (outcome.holder, outcome.ahead)
         why = f"{holder} had it" if holder else "it was the turn of others"
-        if isinstance(outcome, Refused) and not holder and outcome.lease_left:  # where it is free there is no lease
-            why = "its key was there, and was no hold of relock's"
+        # A free lock has a `lease_left` of 0.
+        if isinstance(outcome, Refused) and not holder and outcome.lease_left:
+            why = "another program had its key"
         timeout = self._longest
         return AcquireTimeoutError(
-            f"{self.name!r} was not to be had within {timeout} s: at the last look {why}, and {ahead} waited ahead",
+            f"{self.name!r} could not be acquired within {timeout} s: at the last look {why}, and {ahead} waited ahead",
             lock=self.name,
             timeout=timeout,
             holder=holder,
@@ -194,5 +196,5 @@ def quorum_error(
         message = reasons or "the server did not answer"
     else:
         total = len(by_master) + answered
-        message = f"{answered} of {total} masters answered, and it takes {needed}: {reasons or 'no master answered'}"
+        message = f"{answered} of {total} masters answered, and {needed} are needed: {reasons or 'no master answered'}"
     return QuorumError(subject + message, lock=name, failures=by_master, needed=needed, answered=answered)

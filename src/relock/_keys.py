@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-#: What a key of a lock has behind that of the hold.
+#: Suffixes that turn the key of a lock's hold into the lock's other keys.
 TAILS = {"lock": b"", "queue": b":queue", "waiters": b":waiters", "token": b":token"}
 
 
@@ -64,7 +64,8 @@ def scan_pattern(prefix: str, pattern: str) -> str:
     the names that it finds by `glob_filter`.
     """
     _, is_closed = _glob_tokens(pattern.encode())
-    wanted = f"{pattern}}}*" if is_closed else "*"  # one that is open at its end would swallow the brace
+    # A pattern with an open bracket or a backslash at its end would take the brace as its own.
+    wanted = f"{pattern}}}*" if is_closed else "*"
     return f"{escape_glob(prefix)}:{{{wanted}"
 
 
@@ -97,14 +98,14 @@ def glob_filter(pattern: str) -> Callable[[str], bool]:
         else:
             parts[-1].append(token)
     first, *rest = (b"".join(part) for part in parts)
-    # What follows a star may be taken where it is first found. Atomic groups say so: many stars take no more time.
+    # After a star, the first match is as good as any other. Atomic groups keep many stars from backtracking.
     middle = b"".join(b"(?>.*?%s)" % part for part in rest[:-1])
     last = b".*%s" % rest[-1] if rest else b""
     matches = re.compile(first + middle + last, re.DOTALL).fullmatch
     return lambda name: matches(name.encode(errors="replace")) is not None
 
 
-_STAR = b"*"  # among regular expressions of one byte each, which a lone star is not
+_STAR = b"*"  # no other token is a lone star: each is a regular expression for one byte
 
 
 def _glob_tokens(glob: bytes) -> tuple[list[bytes], bool]:

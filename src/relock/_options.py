@@ -22,9 +22,9 @@ TTL_SECONDS_MAX = 10 * 365.25 * 86400.0
 NODE_TIMEOUT_SECONDS_MIN = 0.1
 NODE_TIMEOUT_SECONDS_MAX = 1.0
 FLOAT_MAX = sys.float_info.max
-POLL_SECONDS_MAX = 86400.0  # poll() takes no more than 24 days
-MIN_REPLICAS_MAX = 2**31 - 1  # WAIT takes more, and then counts them in an int
-GUARD_FACTOR = 1.02  # covers clocks that run at different rates
+POLL_SECONDS_MAX = 86400.0  # `poll` refuses more than about 24 days
+MIN_REPLICAS_MAX = 2**31 - 1  # WAIT accepts more, but keeps the number in an int of 32 bits
+GUARD_FACTOR = 1.02  # the excess allows for clocks that run at different rates
 
 Handoff = Literal["grant", "wake"]
 OnLost = Callable[[Loss], object]
@@ -66,7 +66,7 @@ def check_seconds(option: str, value: Any, low: float, high: float, right: str) 
         TypeError: a value of another type.
         ConfigurationError: a value out of range, NaN, or an int that no float can hold.
     """
-    if value.__class__ is not float:  # `ensure` comes by here, and may be called in a tight loop
+    if value.__class__ is not float:  # this test saves time: `ensure` may be called in a tight loop
         _check_type(option, value, float)
     if not low <= value <= high or FLOAT_MAX < value < math.inf:
         raise wrong(option, value, right)
@@ -116,7 +116,7 @@ class LockOptions:
     on_lost: OnLost | None = field(default=None, validator=_callback)
 
 
-#: The value of a str as a plain str: in an f-string, a subclass shows what it likes, and an enum its member's name.
+#: Return the value of a str as a plain str: an f-string shows a subclass, such as an enum, as its `__format__` says.
 plain: Callable[[str], str] = str.__str__
 
 
@@ -309,12 +309,12 @@ def _shown_with(function: Callable[..., R], options: list[inspect.Parameter]) ->
     return function
 
 
-# How other libraries call what they take for a lock, and what that is here.
+# Options of other libraries' locks, and what relock has in their place.
 _ELSEWHERE = {
     "timeout": "the longest wait is timeout= of lock() or acquire(), and the lease, which redis-py calls so, is ttl=",
     "blocking": "whether to wait is blocking= of acquire(), or timeout=0 of lock()",
     "blocking_timeout": "the longest wait is timeout= of lock() or acquire()",
-    "sleep": "there is no such pause, because a waiter is woken",
+    "sleep": "relock needs no such pause, because a waiter is woken",
     "thread_local": "a hold is always its thread's own; owner= of lock() lets threads share one",
     "id": "who owns a hold, if not the calling thread, is owner= of lock()",
     "expire": "the lease is ttl=",
@@ -367,7 +367,7 @@ def check_lock_options(given: LockArguments) -> None:
 
 
 def _meant_by(name: str, known: Collection[str]) -> str:
-    import difflib  # not at the top: only a mistake needs it
+    import difflib  # only a wrong option needs this import
 
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]

@@ -25,7 +25,7 @@ _READABLE_LENGTH_MAX = 64
 
 OwnerKey = Hashable
 
-#: The event loop that the calling thread runs, or None. redis-py imports asyncio, so it costs nothing to do so here.
+#: Return the event loop that the calling thread runs, or None. The import costs nothing: redis-py needs asyncio, too.
 running_loop = asyncio._get_running_loop
 
 
@@ -121,7 +121,7 @@ class _Local(threading.local):
         self.who = self._owner.who
 
 
-#: The calling thread, also one that was started through ``_thread``.
+#: Return the calling thread as an owner, also a thread that was started through ``_thread``.
 current_thread: Callable[[], Who] = partial(attrgetter("who"), _Local())
 
 
@@ -130,8 +130,8 @@ class _Tasks(threading.local):
 
     def __init__(self) -> None:
         known: dict[weakref.ref[asyncio.Task[Any]], Who] = {}
-        self.known = known  # a WeakKeyDictionary would cost a call of Python's for each look
-        self.forget = lambda task: known.pop(task, None)  # whatever thread collects the task
+        self.known = known  # a WeakKeyDictionary would run Python code at each look-up
+        self.forget = lambda task: known.pop(task, None)  # any thread may collect the task, and must find this dict
 
 
 _tasks = _Tasks()

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 Matcher = Callable[[bytes], re.Match[bytes] | None]
 
-_TYPES = {"holder": bytes, "turn": bytes, "head": bytes, "queue": list}  # all others are int
-_FIELDS = {"pttl_ms": rb"(-?[0-9]{1,19})", "holder": rb"(.*)"}  # all others are no less than 0
+_TYPES = {"holder": bytes, "turn": bytes, "head": bytes, "queue": list}  # fields without an entry are ints
+_FIELDS = {"pttl_ms": rb"(-?[0-9]{1,19})", "holder": rb"(.*)"}  # fields without an entry are never below 0
 _NUMBER = rb"([0-9]{1,19})"
 _USUAL_FIELDS = {
     "now_us": rb"([0-9]{16})",
-    "token": rb"([1-7][0-9]{15})",  # 7999999999999999 is TOKEN_MAX
+    "token": rb"([1-7][0-9]{15})",  # the largest is TOKEN_MAX, 7999999999999999
     "pttl_ms": rb"(-?[0-9]{1,14})",
     "ahead": rb"([0-9]{1,9})",
     "holder": rb"([!-~]*)",
@@ -53,7 +53,7 @@ def matcher_of(status: str, line: str) -> Matcher:
     def match_whole(taken: bytes) -> re.Match[bytes] | None:
         found = match(taken)
         if found is None or len(taken) - found.start(1) - 2 != int(taken[1 : found.start(1) - 2]):
-            return None  # a part of a longer string, perhaps, that was cut behind a line end in it
+            return None  # the string may be longer, and cut after a line end in it
         return found
 
     return match_whole

@@ -32,13 +32,13 @@ from relock._replies import Matcher, fields_of, match_nothing, matcher_of, patte
 SECTIONS = ("KEYS", "ARGV", "RETURNS", "WRITES", "PUBLISHES", "REPEATABLE")
 UNITS = ("text", "int", "ms", "us", "flag", "pairs")
 CONNECTION_ARGUMENTS = ("not_after_us", "incarnation", "guard_ms")
-TOKEN_MAX = 8 * 10**15 - 1  # as a clock, that is the year 2223
+TOKEN_MAX = 8 * 10**15 - 1  # a clock reaches this many microseconds in the year 2223
 REST = "..."
 
-# The beginning of a command but for the lock's key, which stands between each two of these parts.
+# Parts of the beginning of a command; the lock's key stands between each two of them.
 Frame = tuple[bytes, ...]
 
-# The only line of `lua/_lib/tell.lua` in which a cluster's scripts differ.
+# The line of `lua/_lib/tell.lua` that differs in the scripts of a Cluster.
 _COUNTS, _COUNTS_NOT = b"local publish_counts = true\n", b"local publish_counts = false\n"
 
 _INCLUDE = re.compile(r"^ *--#include (\w+)(?: (\w+))?$", re.MULTILINE)
@@ -68,7 +68,7 @@ class Parameter(NamedTuple):
         return self.meaning.endswith("; optional")
 
 
-@frozen(eq=False, repr=False)  # `load` makes one of each
+@frozen(eq=False, repr=False)  # `load` makes one instance of each script
 class Script:
     """Script of ``lua/``, ready to be sent as a command."""
 

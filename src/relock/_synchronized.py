@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-STAGES_MAX = 100  # of a function, as decorators have made it
-_AN_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")  # what `object.__repr__` ends with
+STAGES_MAX = 100  # a proxy may pretend to wrap functions without end
+_AN_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")  # `object.__repr__` ends with an address
 
 
 def check_template(template: object) -> str:
@@ -85,13 +85,13 @@ def coroutine_decorator(
 def _known_as(function: Any) -> tuple[bool, str]:
     """Return whether a function is a proxy, which makes up any attribute, and the name by which people know it."""
     is_proxy = not isinstance(getattr(function, "__name__", ""), str)
-    # A `functools.partial` has no name either.
+    # A `functools.partial` has no `__name__`, and is no proxy.
     return is_proxy, repr(function) if is_proxy else getattr(function, "__qualname__", repr(function))
 
 
 # What can be decorated ------------------------------------------------------------------------------------------------
 
-# All functions that one of these has made share its code.
+# All functions that one of these decorators has made share the decorator's code.
 _CONTEXT_MANAGERS = tuple(
     map(operator.attrgetter("__code__"), (contextlib.contextmanager(iter), contextlib.asynccontextmanager(aiter)))
 )
@@ -101,7 +101,8 @@ def _check_runs_when_called(function: Callable[..., object], shown: str) -> None
     """Refuse a function that would run after the call, without the lock; also an object whose ``__call__`` does."""
     if isinstance(function, type):
         raise TypeError(f"synchronized: {shown} is a class: decorate its methods, each for itself")
-    if isinstance(function, staticmethod) or not callable(function):  # a static method would become a usual one
+    # A decorated static method would become an ordinary method.
+    if isinstance(function, staticmethod) or not callable(function):
         if hasattr(type(function), "__get__"):
             kind = type(function).__name__
             text = f"synchronized takes a function, not a {kind}: write @{kind} above @client.synchronized(...)"
@@ -157,7 +158,8 @@ def _is_to_run(result: Any) -> bool:
 
 
 def _is_future(result: object) -> bool:
-    asyncio: Any = sys.modules.get("asyncio")  # before somebody has imported that, there are no such ones
+    # No future exists before a module has imported asyncio.
+    asyncio: Any = sys.modules.get("asyncio")
     return asyncio is not None and asyncio.isfuture(result) is True
 
 
@@ -170,7 +172,7 @@ def _refuse(result: Any, shown: str) -> Never:
     if isinstance(result, Coroutine | Generator):
         kind = "a coroutine" if inspect.isawaitable(result) else "a generator"
         if not _has_begun(result):
-            result.close()  # so it can't be kept from ending
+            result.close()  # a closed coroutine or generator can't run any more
             done = ": it was closed, and has not run"
     elif isinstance(result, AsyncGenerator):
         kind = "a generator"
@@ -198,9 +200,9 @@ def _names(template: str, function: Callable[..., object], shown: str) -> Callab
     """Return a function that makes a lock's name from `template` and the arguments of a call of `function`."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # as of some of Python's own functions
+    except (TypeError, ValueError):  # some of Python's own functions have no signature
         if _fields(template):
-            why = f"synchronized({template!r}): nobody can tell which arguments {shown} has"
+            why = f"synchronized({template!r}): {shown} has no signature, so its arguments can't be in the name"
             raise ConfigurationError(why, option="template") from None
         return lambda *_args, **_kwargs: template.format()
     missing = _fields(template) - set(signature.parameters)
@@ -235,7 +237,7 @@ def _fields(template: str) -> set[str]:
     try:
         return set(_used(template))
     except ValueError as error:
-        raise ConfigurationError(f"synchronized({template!r}): it is no format: {error}", option="template") from None
+        raise ConfigurationError(f"synchronized({template!r}): no valid format: {error}", option="template") from None
 
 
 def _used(template: str) -> Iterator[str]:

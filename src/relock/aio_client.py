@@ -37,8 +37,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-NAMES_AT_ONCE = 100  # that a thread fetches for `AsyncClient.names`
-LOOK_SECONDS = 0.001  # between two looks whether what is being closed has ended
+NAMES_AT_ONCE = 100  # a thread fetches this many at a time for `AsyncClient.names`
+LOOK_SECONDS = 0.001  # `close` looks this often for connections that have ended
 
 
 def _running_loop_of(foregrounds: dict[asyncio.AbstractEventLoop, Foreground]) -> asyncio.AbstractEventLoop | None:
@@ -113,10 +113,10 @@ class AsyncClient:
         self._foregrounds: dict[asyncio.AbstractEventLoop, Foreground] = {}
         self._loop = partial(
             _running_loop_of, self._foregrounds
-        )  # no method: a callback must not keep the client alive
+        )  # a bound method would keep the client alive in each callback
         if isinstance(nodes, Client):
             if options:
-                raise TypeError(f"a Client has its options by now: {', '.join(options)} can't be given once more")
+                raise TypeError(f"a Client has its options already: pass {', '.join(options)} to the Client")
             self._client, self._is_own = nodes, False
         else:
             on_lost, on_event = options.get("on_lost"), options.get("on_event")
@@ -213,7 +213,7 @@ class AsyncClient:
         check_template(template)
         check_lock_keywords("synchronized", lock_options)
         make = partial(self.lock, cancel_on_lost=cancel_on_lost, **lock_options)
-        make("any")  # refuses them now, not when the function is first called
+        make("any")  # a wrong option is refused now, not at the first call
         return coroutine_decorator(template, make)
 
     # Looking --------------------------------------------------------------------------------------------------------
@@ -314,12 +314,12 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    if not TYPE_CHECKING:  # a type checker refuses `with` by itself
+    if not TYPE_CHECKING:  # a type checker must see no `__enter__`, and so refuses `with`
 
         def __enter__(self) -> Never:
             raise TypeError("an AsyncClient is for tasks: use `async with`, not `with`; threads use a relock.Client")
 
-        __exit__ = __enter__  # Python looks for both before it calls one
+        __exit__ = __enter__  # Python looks both up before it calls `__enter__`
 
     def __reduce__(self) -> Never:
         raise TypeError("an AsyncClient can't be pickled: make one in each process")

@@ -170,7 +170,7 @@ class AsyncLock(Holding):
             if not record.is_overtaken:
                 self._undo_release(record, who, error)
             elif isinstance(error, OvertakenError):
-                if record.hold is None:  # else it is carried out, as a cancelled one is
+                if record.hold is None:  # with a hold in the record, the undo carries the release out
                     await self._release(who)
                 return
             elif record.hold is None:
@@ -216,7 +216,7 @@ class AsyncLock(Holding):
         bodies.setdefault(body.task, []).append(body)
         if hold is not None:
             hold.bodies.append(body.lost)
-            if hold.loss is not None:  # Mark, then look: it may have been lost before it would have told the body
+            if hold.loss is not None:  # Mark, then look: a hold that was lost before tells no body
                 body.lost(hold.loss)
 
     def _end_body(self, bodies: Bodies, who: Who) -> Body | None:
@@ -249,7 +249,7 @@ class AsyncLock(Holding):
         body = None if self._bodies is None else self._end_body(self._bodies, who)
         try:
             is_cancelled_by_us = body is not None and await body.end(error)
-        except BaseException:  # a cancellation from elsewhere came as well
+        except BaseException:  # another cancellation came as well
             self._client._session.interrupted_of_tasks.give_up(CallRecord(), self.name, who, 1)
             raise
         try:
@@ -259,14 +259,14 @@ class AsyncLock(Holding):
                 raise failure from error
             self._note_beside(error, failure)
 
-    if not TYPE_CHECKING:  # a type checker refuses `with` by itself
+    if not TYPE_CHECKING:  # a type checker must see no `__enter__`, and so refuses `with`
 
         def __enter__(self) -> Never:
             raise TypeError(
                 f"{self.name!r} is a lock for tasks: use `async with`, not `with`; threads use a lock of relock.Client"
             )
 
-        __exit__ = __enter__  # Python looks for both before it calls one
+        __exit__ = __enter__  # Python looks both up before it calls `__enter__`
 
     # Asking the masters ---------------------------------------------------------------------------------------------
 

@@ -226,7 +226,7 @@ class Client:
         """
         check_template(template)
         check_lock_keywords("synchronized", lock_options)
-        self._options_of(**lock_options)  # refuses them now, not when the function is first called
+        self._options_of(**lock_options)  # a wrong option is refused now, not at the first call
         return decorator(template, lambda name: self.lock(name, **lock_options))
 
     # Looking --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from relock._holding import HasSession, Holding
 from relock._options import called_as, check_keywords, check_seconds
 from relock._owner import Who
 
-NOT_PASSED = float("-1")  # the default of `threading.RLock`, as an object of its own: a -1 that is passed is another
+# The default of `threading.RLock` as an object of its own: a -1 that a caller passes is another object.
+NOT_PASSED = float("-1")
 
 
 def acquiring(self: Any, blocking: bool = True, timeout: float = NOT_PASSED) -> object:
@@ -80,9 +81,9 @@ class Lock(Holding):
             limit = longest_wait(self._longest, blocking, timeout)
         record = CallRecord()
         session = self._client._session
-        # Each `try` must stand in relock's outermost frame, here and in each door below: an exception may strike
-        # between any two instructions, when a callee's frame, with a `try` of its own, is not entered yet or is left
-        # already. There are two, because another one may strike in the midst of cleaning up after an error, or a first.
+        # Each `try` must stand in relock's outermost frame, here and in each door below. An exception may strike
+        # between any two instructions: also before a callee has entered a `try` of its own, and after the callee has
+        # left it. There are two, because a second exception may strike while the first one is cleaned up after.
         try:
             try:
                 who = self._named_owner or session.platform.who()
@@ -187,7 +188,7 @@ class Lock(Holding):
         if kind is None and self._client._session.unsaid:
             self._client._session.say_warnings()
 
-    if not TYPE_CHECKING:  # a type checker refuses `async with` by itself
+    if not TYPE_CHECKING:  # a type checker must see no `__aenter__`, and so refuses `async with`
 
         def __aenter__(self) -> Never:
             raise TypeError(
@@ -195,7 +196,7 @@ class Lock(Holding):
                 "relock.AsyncClient"
             )
 
-        __aexit__ = __aenter__  # Python looks for both before it calls one
+        __aexit__ = __aenter__  # Python looks both up before it calls `__aenter__`
 
     def ensure(self, seconds: float = 0.0) -> int:
         """Check, usually without I/O, that the caller's hold is valid for `seconds` more.
@@ -320,9 +321,9 @@ class Lock(Holding):
                 session.interrupted.give_up(record, self.name, self._who(), 0)
                 raise
         except RelockError as error:
-            if not isinstance(error, LockLostError):  # see `_acquire_restore`
+            if not isinstance(error, LockLostError):  # the next use of the lock reports a lost hold
                 raise
-        except BaseException as error:  # it is an interrupt, and the levels are given up all the same
+        except BaseException as error:  # an interrupt does not keep the levels from being given up
             session.interrupted.give_up_again(record, self.name, self._who(), 0)
             session.calls.lose_waited(hold, count, error)
             raise
@@ -387,6 +388,6 @@ def _judged(blocking: bool, timeout: float) -> float:
         right = "0 or more seconds, or -1 to wait as long as it takes"
         advice = f"it must be {right}" if blocking else "a non-blocking acquire takes no timeout"
         raise ValueError(f"timeout={timeout!r}: {advice}") from None
-    if timeout < 0:  # and allowed: it rounds to -1
+    if timeout < 0:  # `RLock` has accepted the timeout, which rounds to -1
         return FOREVER if blocking else 0.0
     return float(timeout)

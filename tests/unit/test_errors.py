@@ -29,7 +29,7 @@ def test_too_few_answers_of_one_server_are_no_matter_of_a_quorum() -> None:
 
 def test_too_few_answers_of_several_say_how_many_there_were_and_how_many_it_takes() -> None:
     error = quorum_error("a", (DOWN, AWAY), 2, 1)
-    assert str(error).startswith("'a': 1 of 3 masters answered, and it takes 2: redis://a:1/0: it is down; redis://b")
+    assert str(error).startswith("'a': 1 of 3 masters answered, and 2 are needed: redis://a:1/0: it is down; redis://b")
 
 
 ERRORS = [
