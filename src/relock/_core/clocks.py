@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 from attrs import define, field
 
-Bounds = tuple[float, float]  # low and high (s)
+Bounds = tuple[float, float]  # low and high, in seconds
 
-NOT_AFTER_US_MAX = 10**16 - 1  # in the year 2286, and of 16 digits
-PROPOSAL_US_MIN = 10**15  # in the year 2001
+NOT_AFTER_US_MAX = 10**16 - 1  # the largest time of 16 digits, in the year 2286
+PROPOSAL_US_MIN = 10**15  # the smallest time of 16 digits, in the year 2001
 UNKNOWN = NOT_YET = float("inf")
-LEAD_SECONDS = 0.001  # what a request may take beyond the round trips that were seen
-STEP_SECONDS = 0.05  # clocks that seem to differ by less from one reply to the next have not stepped
-# For so long the bounds may go without a new date. Where a step is in doubt, they are farther apart than those of any
-# reply that comes so soon: so that reply is looked at.
+LEAD_SECONDS = 0.001  # a request may take this much longer than the round trips seen so far
+STEP_SECONDS = 0.05  # a smaller difference between two replies is no step
+# A reply within this time may be skipped if it makes neither bound tighter. A doubt about a step makes the bounds wider
+# than this, so the reply to the next request is tighter, and is not skipped.
 LOOK_SECONDS = 0.02
 
 
@@ -67,8 +67,8 @@ class Offset:
     stepped_at: float = float("-inf")
     stepped_after: float = float("-inf")
     look_by: float = float("-inf")
-    _asked_at: float = float("-inf")  # when the last reply that counted was asked for
-    _rivals: tuple[Bounds, Bounds] | None = None  # where a step is in doubt: one of the two is from before it
+    _asked_at: float = float("-inf")  # the request of the last reply that counted was sent then
+    _rivals: tuple[Bounds, Bounds] | None = None  # while a step is in doubt, one of the two is from before the step
 
     @property
     def round_trip(self) -> float:
@@ -89,16 +89,17 @@ class Offset:
         asked_at = now - (high - low)
         if asked_at < self.stepped_at:
             return 0.0
-        high += self.drift_factor * (high - low)  # the master's clock has run on since, and maybe faster than ours
+        # The master's clock has run on since its reply, and maybe faster than ours.
+        high += self.drift_factor * (high - low)
         widened = self.drift_factor * (now - self.seen_at)
         old_low, old_high = self.low - widened, self.high + widened
         if low > old_high + STEP_SECONDS or high < old_low - STEP_SECONDS or self._rivals is not None:
             return self._see_step(asked_at, low, high, now)
-        # Widen, then date: bounds that are not as wide as their date demands promise too much: to another thread, and
-        # for good if an interrupt comes between.
+        # Widen, then date: bounds that are too tight for their date promise too much. Another thread would see that for
+        # a moment, and everybody for good if an interrupt came between.
         self.low, self.high = old_low, old_high
         self.seen_at, self._asked_at = now, asked_at
-        # Comparisons, not max() and min(): every reply of every master comes by here.
+        # Every reply of every master is seen here, and comparisons are faster than max() and min().
         self.low = low if low > old_low else old_low
         self.high = high if high < old_high else old_high
         self.look_by = now + LOOK_SECONDS
@@ -106,7 +107,7 @@ class Offset:
 
     def _see_step(self, asked_at: float, low: float, high: float, now: float) -> float:
         """Return the step that a reply shows, where it does not agree with the bounds or a step is in doubt."""
-        if asked_at < self.stepped_at:  # Date, then change: the bounds were read, so the date is looked at once more
+        if asked_at < self.stepped_at:  # Date, then change: the date is read again after the bounds
             return 0.0
         widened = self.drift_factor * (now - self.seen_at)
         rivals = self._rivals
@@ -120,14 +121,14 @@ class Offset:
         ahead, back = low - min(highs), max(lows) - high
         agrees_with_all = ahead <= 0.0 and back <= 0.0
         if agrees_with_all and min(highs) < max(lows):
-            return 0.0  # it was under way for long: a later one will tell
-        # Where it agrees with rivals that agree with one another by now, no reply can tell them apart any more: the
-        # clock went ahead by the most that it may have, which at worst ends holds too early.
+            return 0.0  # the reply was under way too long to decide; a later reply will
+        # The rivals may have widened until they agree with one another. If the reply agrees with both, no later
+        # reply can tell them apart. Then the clock counts as gone ahead as far as it can have: holds may end early.
         went_ahead = agrees_with_all or ahead > STEP_SECONDS or ahead >= back
-        # Date, then change: to no thread does a reply from before that moment say anything of the new bounds.
+        # Date, then change: no thread may compare a reply to an earlier request with the new bounds.
         self.stepped_at, self._rivals = now, None
         self.low, self.high, self.seen_at, self._asked_at = low, high, now, asked_at
-        # A smaller step before this one may have moved one bound beyond the other, unnoticed.
+        # An earlier step, too small to be noticed, may have moved one bound beyond the other.
         return high - min(*lows, *highs) if went_ahead else low - max(*lows, *highs)
 
     def _begin_to_doubt(self, old: Bounds, new: Bounds, asked_at: float, now: float) -> None:
@@ -143,7 +144,7 @@ class Offset:
 
         Return `NOT_YET` where it can't have shown that by `now`: the clock stepped ahead.
         """
-        widened = self.drift_factor * (now - self.seen_at)  # the date is read before the bound
+        widened = self.drift_factor * (now - self.seen_at)  # a reader must read the date before the bound
         moment = seconds - self.high - widened
         if moment <= now:
             return moment
@@ -153,7 +154,7 @@ class Offset:
         """Return our time `until` on the master's clock (us, of at most 16 digits), on the early side."""
         ahead = until - self.seen_at
         earliest = until + self.low - (self.drift_factor * ahead if ahead > 0 else 0.0)
-        # Another thread may just have found another server there, of whose clock nothing is known yet: void at once.
+        # Another thread may just have found a new server at the address, with an unknown clock: void at once.
         return min(int(earliest * 1e6), NOT_AFTER_US_MAX) if earliest > 0.0 else 0
 
     def earliest(self, when: float) -> float:
@@ -169,7 +170,7 @@ def propose(offsets: Iterable[Offset], now: float) -> int:
     """
     ahead = 0.0
     for offset in offsets:
-        most = offset.high + offset.round_trip  # infinite where it was not heard of yet
+        most = offset.high + offset.round_trip  # infinite for a master that has not answered yet
         if ahead < most < UNKNOWN:
             ahead = most
     proposal = int((now + ahead + LEAD_SECONDS) * 1e6)

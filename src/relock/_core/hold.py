@@ -23,10 +23,10 @@ STALLED = "its event loop stands still, for longer than stall_limit"
 MAX_HOLD = "max_hold is over, and with it the last lease"
 OWNER_ENDED = "its owner ended without releasing it"
 
-HANDED_SETTLE_SECONDS = 0.5  # most holds that a releaser gave are over by then: for those nobody asks for more
-RENEW_PART = 3  # a lease is renewed after a third of it
-RETRY_PART = 10  # and a renewal that failed is tried again after a tenth
-AHEAD_PART = 30  # one that is due this soon joins the batch of another
+HANDED_SETTLE_SECONDS = 0.5  # most holds that a releaser gave end sooner, and need no full lease
+RENEW_PART = 3  # a lease is renewed after a third of its length
+RETRY_PART = 10  # a renewal that failed is repeated after a tenth of the lease
+AHEAD_PART = 30  # a renewal that is due within a thirtieth of the lease joins an earlier batch
 FOREVER = float("inf")
 
 
@@ -137,7 +137,7 @@ class Hold:
         self.leased: float | None = None
         self.token, self.deadline, self.ends, self.settled, self.answers, begins, self.is_short, self.healed = grant
         self.count = self.wanted = count
-        # The moment before the request was sent, or before which no releaser gave it.
+        # The hold was not granted before this moment: the request was sent then, or no releaser gave the hold earlier.
         self.granted_at = granted_at = grant.end - spec.validity if begins is None else begins
         self.renew = options.renew
         self.renew_at = granted_at + spec.ttl / RENEW_PART if options.renew else FOREVER
@@ -156,8 +156,8 @@ class Hold:
         self._unsaid = [True]
         self._cuts: dict[int, ClockStep] = {}
         self._healed_on: frozenset[int] = frozenset()
-        self._awaited: set[int] = set()  # masters that have not granted it yet
-        self._silent: set[int] = set()  # those of them that had not answered at all
+        self._awaited: set[int] = set()  # masters that have not granted the hold yet
+        self._silent: set[int] = set()  # the awaited masters that had not answered at all
         if NEVER in self.ends:
             self._awaited = {i for i, end in enumerate(self.ends) if end == NEVER}
             self._silent = {i for i in self._awaited if isinstance(self.answers[i][0], Failure)}
@@ -226,12 +226,12 @@ class Hold:
 
     def lose(self, reason: str, now: float) -> Loss | None:
         """Mark the hold as lost. Return the loss to the first caller only, so that it is told once."""
-        if self.loss is None:  # Act, then tell: an interrupt may come between the two
+        if self.loss is None:  # Act, then tell: after an interrupt between the two, the next caller tells
             owner = self.owner.decode()
             self.loss = Loss(self.keys.name, owner, self.token, self.count, reason, now - self.granted_at)
         self.renew_at = FOREVER
         try:
-            self._unsaid.pop()  # atomic: of two threads that find the loss, one says it
+            self._unsaid.pop()  # `pop` is atomic: of two threads that find the loss, one reports it
         except IndexError:
             return None
         return self.loss
@@ -382,7 +382,7 @@ class Hold:
     def shift(self, step: ClockStep) -> None:
         """Note that a master's clock went ahead at once: its lease ends earlier by the `step`."""
         self._count_late_grants()
-        self._cuts[step.master] = step  # Mark, then look: see `_lengthen`
+        self._cuts[step.master] = step  # Mark, then look: `_lengthen` looks for the mark after it has written the end
         self.ends[step.master] -= step.seconds
         self._set_deadline()
 

@@ -10,8 +10,8 @@ from relock._owner import waiter_name
 LOOK_AGAIN_SECONDS_MAX = 60.0
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
-AWAY_FAILURES = 10  # a master that is away counts as so many, so the back-off is the longest at once
-EXPIRY_SECONDS = 0.002  # for so long a server may keep a key after its lease has ended
+AWAY_FAILURES = 10  # a master that is away counts as this many failures: the longest back-off
+EXPIRY_SECONDS = 0.002  # a server may keep a key this long after its lease has ended
 
 
 def pause_behind(ahead: int, lease_left: float) -> float:
@@ -48,7 +48,7 @@ class Patience:
         """Return the seconds to sleep before the next look, unless woken."""
         if isinstance(outcome, NoQuorum):
             if outcome.vote_in is not None:
-                # A master that is away may be back at any time, and sends no message when it is.
+                # A master that is away may be back at any time, and sends no message then.
                 longest = self._backoff(AWAY_FAILURES, BACKOFF_SECONDS_MAX) if outcome.away else LOOK_AGAIN_SECONDS_MAX
                 return min(max(BACKOFF_SECONDS_MIN, outcome.vote_in), longest)
             return self._backoff(self._failures, self._patience_left())
@@ -56,7 +56,7 @@ class Patience:
             left = outcome.lease_left
             if outcome.ahead == 0 and left >= 0:
                 if self._is_own(outcome.holder):
-                    return self._backoff(1, BACKOFF_SECONDS_MAX)  # its undo is under way, and will wake nobody
+                    return self._backoff(1, BACKOFF_SECONDS_MAX)  # its undo is under way, and wakes no waiter
                 left = max(BACKOFF_SECONDS_MIN if outcome.holder is None else 0.0, left)
             return pause_behind(outcome.ahead, left)
         self._failures += 1

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from relock._core.effects import Answer, Failure, Handed, Reply
 
-DRIFT_SECONDS_MIN = 0.002  # Redis expires with a resolution of a millisecond, in either direction
+DRIFT_SECONDS_MIN = 0.002  # Redis ends a lease up to a millisecond early or late
 NEVER = float("-inf")
 TOO_LATE = "granted too late: its lease was over"
 
@@ -196,7 +196,7 @@ def judge_handed(
         unknown = "when it granted, if it has, is not known"
         answers = [answer or (Failure(master, unknown),) for answer, master in zip(answers, masters, strict=True)]
     is_settled = is_given_by_all and len(tokens) == 1
-    # All fields of a Grant; see `judge_first`.
+    # `tuple.__new__` takes all fields of a Grant, and avoids the class's `__new__`, which is Python code.
     return tuple.__new__(Grant, (max(tokens), end, ends, is_settled, answers, earliest, is_short, False))
 
 
@@ -204,7 +204,7 @@ def _judge_failure(answers: Sequence[Answer], masters: Sequence[str]) -> Refused
     replies, refusals, failures, granted = [], [], [], 0
     for answer in answers:
         reply: Any = answer[0]
-        replies.append(reply)  # each is looked at once: another thread may be reading a late one just now
+        replies.append(reply)  # a second look might differ: another thread may fill in a late reply
         if isinstance(reply, Failure):
             failures.append(reply)
         elif reply[0] == b"granted":
@@ -240,7 +240,7 @@ def _vote_in(votes_in: list[float], answered: int, masters: int) -> float | None
 def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided: bool) -> Refused:
     """Combine the refusals: a quorum has the lock free after `lease_left`, with at most `ahead` waiters before us."""
     lefts, ahead, holders, ticket = [0.0] * granted, [0] * granted, [], None
-    placed = granted == 0  # else a place that was taken with the grant is not there any more
+    placed = granted == 0  # a master that granted the lock has dropped the waiter's place
     for reply in refusals:
         lefts.append(reply[2] if reply[2] >= 0 else float("inf"))
         ahead.append(reply[3])
@@ -260,8 +260,8 @@ def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided:
     )
 
 
-# `sorted`, and `max` with a key, take kilobytes of a thread's stack. A waiter would keep them for as long as it waits,
-# so with one master, where there is nothing to choose, it does without.
+# `sorted`, and `max` with a key, use kilobytes of a thread's stack, which a waiter keeps for its whole wait. With one
+# master there is nothing to choose, so neither is called.
 
 
 def _smallest(values: list[Any], nth: int) -> Any:
@@ -272,7 +272,8 @@ def _most_often(names: list[bytes]) -> bytes:
     return names[0] if len(names) == 1 else max(names, key=names.count)
 
 
-_PLACED = (b"queued", b"no_vote", b"released")  # the last where an attempt is given back, which puts its waiter back
+# A master that gives an attempt back answers "released", and puts the attempt's waiter back into the queue.
+_PLACED = (b"queued", b"no_vote", b"released")
 
 
 def may_be_granted(answers: Sequence[Answer]) -> bool:

@@ -41,9 +41,9 @@ from relock._keys import LockKeys
 from relock._owner import attempt_name, waiter_name
 from relock._scripts import Call
 
-SHORT_LOOK_PART = 0.9  # of the node timeout; a look that has less shows no master silent
-TICKETS_END = 2**53  # from here on, a master can't tell a ticket from the next one
-TICKET_AHEAD_US = 1_000_000  # by how much a ticket that is proposed to several masters is ahead of their clocks
+SHORT_LOOK_PART = 0.9  # a look with less of the node timeout than this shows no master silent
+TICKETS_END = 2**53  # a master can't tell larger tickets apart: its numbers are doubles
+TICKET_AHEAD_US = 1_000_000  # a ticket that several masters are to take is this far ahead of their clocks
 
 
 class Wait(NamedTuple):
@@ -70,8 +70,8 @@ class Wait(NamedTuple):
     jitter: Callable[[], float]
     owners: list[bytes]
     in_line: bool = False
-    propose: Callable[[], int] = int  # none
-    is_crowded: Callable[[], bool] = bool  # never
+    propose: Callable[[], int] = int  # 0: no ticket
+    is_crowded: Callable[[], bool] = bool  # False: never crowded
     missed: Callable[[bytes], int] = lambda _waiter: 0
 
     def take_call(self, owner: bytes) -> Call:
@@ -101,7 +101,7 @@ def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until
     if ahead == 0 and left >= 0 and (not holder or waiter_name(holder) == waiter):
         return None
     look_at = now + pause_behind(ahead, left)
-    # All fields of a Park; the class itself would make one by a function in Python.
+    # `tuple.__new__` takes all fields of a Park, and avoids the class's `__new__`, which is Python code.
     fields = keys, waiter, ticket, _lease_end(left, now), look_at if look_at < until else until
     return tuple.__new__(Park, fields)
 
@@ -123,7 +123,7 @@ def acquire(
     if outcome.__class__ is Grant:
         return outcome
     waiting = _Waiting(wait, limit).run(outcome, answers)
-    del first, outcome, answers  # this frame stays while thousands may sleep in the next one
+    del first, outcome, answers  # thousands of waits may keep this frame while they sleep
     return (yield from waiting)
 
 
@@ -135,16 +135,16 @@ class _Waiting:
     limit: float
     listening: bool = False
     ticket: int | None = None
-    proposed: int = 0  # the ticket that was proposed to all of several masters; 0: none, for nothing is known of clocks
+    # The ticket that was proposed to several masters; 0 if there is none, because their clocks are unknown.
+    proposed: int = 0
     undecided: bool = False
-    doubts: list[tuple[float, Sequence[Answer]]] = field(
-        factory=list
-    )  # what was sent lately, each with its not-after time
-    declined: frozenset[bytes] = frozenset()  # names under which a releaser gave it the lock, and which it gave back
-    unheard: bytes | None = None  # such a name, which the last look has shown, and no message
-    refusal: Refused | None = None  # what a quorum has answered last
-    asked_at: float = NEVER  # when the last look sent its last request
-    missed: int = 0  # how often it had missed its turn when it looked last
+    # The answers to recent requests that may put the waiter into a queue, each with the request's not-after time.
+    doubts: list[tuple[float, Sequence[Answer]]] = field(factory=list)
+    declined: frozenset[bytes] = frozenset()  # names of holds that a releaser gave, and the waiter gave back
+    unheard: bytes | None = None  # the name of a hold that the last look has shown, and no message
+    refusal: Refused | None = None  # the last refusal by a quorum
+    asked_at: float = NEVER  # the last look sent its last request then
+    missed: int = 0  # the number of missed turns at the last look
 
     @property
     def owner(self) -> bytes:
@@ -156,7 +156,7 @@ class _Waiting:
         if first is None:
             yield from self._listen()
         else:
-            self.listening = True  # the caller has subscribed, before it took the place
+            self.listening = True  # the caller has subscribed, and then taken the place
         outcome, answers, _ = yield from attempt(self.wait.spec, self._next_call(), self.wait.clock, self.limit, first)
         return outcome if isinstance(outcome, Grant) else (yield from self.run(outcome, answers, grants))
 
@@ -168,7 +168,7 @@ class _Waiting:
         if len(spec.masters) > 1:
             self.proposed = propose_ticket(wait.propose()) if self.listening else 0
             if self.proposed or self.owner == wait.waiter:
-                # What an attempt is granted names the ticket, and what it gives back is never its place in the queue.
+                # The attempt gets a name of its own, with the ticket in it. Giving it back keeps the waiter's place.
                 self._rename()
 
     def _note_missed(self) -> None:
@@ -179,7 +179,7 @@ class _Waiting:
             self.ticket = None
             if len(wait.spec.masters) > 1:
                 self.proposed = propose_ticket(wait.propose())
-                self._rename()  # as in `_listen`
+                self._rename()  # the name of an attempt contains its ticket
 
     def run(
         self, outcome: Outcome, answers: Sequence[Answer], grants: Sequence[Handed] | None = None
@@ -200,7 +200,7 @@ class _Waiting:
                 yield from self._listen()
             elif not self._note_ticket(outcome):
                 if grants is None:
-                    answers = ()  # as in `acquire`
+                    answers = ()  # thousands of waits may keep this frame while they sleep
                     look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
                     lease_end = _lease_end(outcome.lease_left if isinstance(outcome, Refused) else -1.0, now)
                     grants = yield Park(spec.keys, wait.waiter, self.ticket, lease_end, look_at)
@@ -238,7 +238,8 @@ class _Waiting:
         if self.refusal is None or isinstance(outcome, Refused):
             return outcome
         node_timeout = self.wait.spec.node_timeout
-        was_stopped = self.wait.clock() - self.limit > node_timeout  # no master is waited for after the limit
+        # No master is waited for after the limit, so a client that is this late was stopped.
+        was_stopped = self.wait.clock() - self.limit > node_timeout
         was_short = self.limit - self.asked_at < SHORT_LOOK_PART * node_timeout
         had_no_time = was_stopped and not outcome.permanent
         return self.refusal if had_no_time or outcome.lacked_time(was_short=was_short) else outcome
@@ -313,7 +314,7 @@ class _Waiting:
             return False
         if self.ticket == self.proposed:
             return not outcome.placed
-        self._rename()  # what an attempt is granted names the ticket: the waiter may be back in the queue
+        self._rename()  # the name of an attempt contains its ticket: the waiter may be back in the queue
         return True
 
     def _next_call(self) -> Call:
@@ -371,7 +372,7 @@ class _Waiting:
         ended_us: list[float] | None = None
         doubts = [*self._open_doubts(now)]
         if not self._has_time():
-            # Where nothing is under way, there is nothing that could come after it, and so nothing to tell once more.
+            # The undo is sent a second time only if an earlier request may still arrive after the first.
             until = now + spec.node_timeout if self.undecided or doubts else now
             yield Undo(spec.keys, wait.waiter, spec.ttl, until)
             return

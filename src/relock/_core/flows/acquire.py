@@ -21,8 +21,8 @@ from relock._core.quorum import (
 )
 from relock._scripts import Call, load
 
-HEARTBEAT_SECONDS = 2.5  # so that a lost wake-up costs less than 3 s, and a stopped waiter less than 10 s
-ATTEMPTS_PER_LOOK = 3  # how often a request that came too late is sent again at once, with a new clock sample
+HEARTBEAT_SECONDS = 2.5  # a lost wake-up then costs less than 3 s, and a stopped waiter less than 10 s
+ATTEMPTS_PER_LOOK = 3  # attempts in one look: a request that came too late is repeated, with a new clock sample
 
 First = tuple[float, Sequence[Answer]]
 """When masters were asked, and what they have answered, where that has happened before a flow begins."""
@@ -74,7 +74,7 @@ def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outco
     if len(answers) == 1:
         reply: Any = answers[0][0]
         if reply.__class__ is list and reply[0] == b"granted" and now < end:
-            # All fields of a Grant; the class itself would make one by a function in Python.
+            # `tuple.__new__` takes all fields of a Grant, and avoids the class's `__new__`, which is Python code.
             return tuple.__new__(Grant, (reply[2], end, [end], True, answers, None, False, False))
     outcome = judge(answers, spec.masters, end, now)
     if isinstance(outcome, Grant):

@@ -15,7 +15,7 @@ from relock._core.lock_spec import lease_ms, token_ms
 from relock._core.quorum import drift_of, is_status
 from relock._scripts import Call, load
 
-ROUNDS = 2  # a second one, with a new clock sample, where the first came too late
+ROUNDS = 2  # a request that came too late is repeated once, with a new clock sample
 
 AnswersByHold = list[Sequence[Reply | Failure]]
 
@@ -31,12 +31,12 @@ def extend(
     Return the masters' answers for each hold. `ends` is that of `Ask`.
     """
     longest = min((node_timeout, *(hold.spec.node_timeout for hold in holds)))
-    ttls = [hold.ttl for hold in holds]  # as they are sent: an owner may ask for a longer one meanwhile
+    ttls = [hold.ttl for hold in holds]  # an owner may ask for a longer lease while the request is under way
     calls = tuple([_call(hold, ttl) for hold, ttl in zip(holds, ttls, strict=True)])
     for _ in range(ROUNDS):
         sent_at = clock()
         replies = yield Ask(calls, sent_at + longest, ends=ends)
-        answers: AnswersByHold = list(zip(*replies, strict=True))  # of each hold, not of each master
+        answers: AnswersByHold = list(zip(*replies, strict=True))  # the answers by hold, not by master
         now = clock()
         for hold, ttl, answer in zip(holds, ttls, answers, strict=True):
             hold.count_renewal(answer, sent_at, _end(hold, ttl, sent_at), now, ttl)
@@ -85,9 +85,9 @@ def _heal_on(
     """Give `holds` to `masters`; return the holds that one of these masters refused."""
     sent_at = clock()
     until = sent_at + node_timeout
-    in_doubt = {}  # where an earlier healing was not answered, and may come yet
+    in_doubt = {}  # holds with an earlier healing that was not answered, and may yet arrive
     for hold in holds:
-        # Mark, then look: a release that comes between knows that a master may yet be given the hold.
+        # Mark, then look: a release between the two sees that a master may yet get the hold.
         in_doubt[hold] = hold.healed
         hold.healed, hold.late_until = True, until
     holds = [hold for hold in holds if is_current(hold)]
@@ -104,7 +104,7 @@ def _heal_on(
     for i, (hold, ttl) in enumerate(zip(holds, ttls, strict=True)):
         said = nth_of_each(replies, i)
         hold.count_healing(said, sent_at, _end(hold, ttl, sent_at), now)
-        # If it is released by now, nobody can tell whether the release or the healing reached the master first.
+        # If the hold has been released meanwhile, the healing may have reached a master after the release.
         is_silent = any(isinstance(answer, Failure) and answer.sent for answer in said)
         hold.healed = in_doubt[hold] or is_silent or not is_current(hold)
         if any(is_status(answer, b"refused") for answer in said):

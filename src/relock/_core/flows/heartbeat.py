@@ -11,7 +11,7 @@ from relock._core.quorum import quorum_of
 from relock._keys import LockKeys
 from relock._scripts import Call, load
 
-WAITERS_PER_CALL = 500  # bounds the time for which one script keeps a master busy
+WAITERS_PER_CALL = 500  # one script must not keep a master busy for long
 
 Queue = tuple[tuple[bytes, LockKeys], Sequence[tuple[int, bytes]]]
 

@@ -12,7 +12,7 @@ from relock._core.quorum import is_status, quorum_of
 from relock._scripts import load
 
 QUEUE_LIMIT = 10_000
-KNOWS_ITSELF = 0  # written back to a lone master, which has given every token
+KNOWS_ITSELF = 0  # the fence for a lone master, which has given every token itself
 
 MasterReplies = Sequence[Reply | Failure]
 

@@ -13,8 +13,8 @@ from relock._core.quorum import quorum_of
 from relock._keys import lock_keys
 from relock._scripts import load
 
-SAME_SECONDS = 0.1  # steps that differ by less, or by a tenth, are the same one
-NOBODY = "relock clocks"  # a lock that nobody takes
+SAME_SECONDS = 0.1  # steps that differ by less than this, or by less than a tenth, are the same step
+NOBODY = "relock clocks"  # the name of a lock that no owner takes
 
 
 def sample(prefix: str, until: float) -> Ask:

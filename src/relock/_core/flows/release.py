@@ -93,7 +93,7 @@ def write_count(
     left ends it.
     """
     call = count_request(count).call(hold.keys, hold.owner)
-    for _ in range(2):  # a second time, with a new clock sample, where the first came too late
+    for _ in range(2):  # a request that came too late is repeated once, with a new clock sample
         if first is None:
             answers = yield Ask((call,), clock() + node_timeout, is_count_certain, ends=True)
         else:
