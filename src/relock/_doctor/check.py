@@ -8,7 +8,7 @@ from relock._doctor.commands import ADVICE, missing_commands
 from relock._doctor.scratch import refusal_to_publish, refusal_to_subscribe
 from relock._runtime.net.node import Node
 
-KINDS = ("commands", "waking")  # what `look_at` may find wrong: commands that the server lacks, and Pub/Sub
+KINDS = ("commands", "waking")  # `look_at` may find these wrong: missing commands, and Pub/Sub
 
 
 def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, dict[str, str]]:
@@ -30,9 +30,9 @@ def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, dict[str, str
         listener.connect()
         info = try_to_ask(listener, "INFO", "server")
         missing = missing_commands(listener)
-        # Not on the channel of a client in use: while this listens, a message there would count as received.
+        # The channel must be no client's own: while this listens, a message there would count as received.
         client = f"check-{os.urandom(8).hex()}"
-        # Publish first: a connection that listens may not.
+        # PUBLISH comes first: a connection that has subscribed may not publish.
         unheard = None if "PUBLISH" in missing else refusal_to_publish(listener, prefix, client)
         refusal = refusal_to_subscribe(listener, prefix, client) or unheard
     finally:

@@ -10,7 +10,7 @@ from relock._runtime.net.raw_connection import RawConnection
 from relock._scripts import load, script_names
 
 _OF_CLIENTS = ("EVAL", "EVALSHA", "HMGET", "INFO", "SUBSCRIBE", "TIME")
-_OPTIONAL = ("PUBSUB",)  # scripts do without it
+_OPTIONAL = ("PUBSUB",)  # scripts work without this command
 _IN_SCRIPTS = re.compile(rb"\b(?:redis\.p?call|on_own)\('([A-Z]+)'")
 ADVICE = "relock sends each command by its usual name: take these out of rename-command, or use a server that has them"
 

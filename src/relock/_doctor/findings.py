@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from attrs import define, field, frozen
 
-CLOCK_OFFSET_SECONDS_MAX = 1.0  # two clocks that differ by more are worth a note
+CLOCK_OFFSET_SECONDS_MAX = 1.0  # clocks that differ by more get a note
 
 
 class Verdict(StrEnum):

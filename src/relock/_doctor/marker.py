@@ -15,7 +15,7 @@ from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
 from relock._scripts import load
 
-_END_OF_DATES = 253402300799.0  # the last second of the year 9999; another program may write a later one
+_END_OF_DATES = 253402300799.0  # `datetime` ends with the year 9999, and another program may have written a later time
 FIELDS = ("incarnation", "no_vote_until_us", "guard_ms", "set_by", "set_us")
 
 

@@ -18,7 +18,7 @@ from relock._runtime.net.slots import Range
 from relock._scripts import load, pack_argument
 
 SCRATCH_LEASE_MS = 5_000
-NEVER_NOT_AFTER_US = b"%d" % 2**53  # the largest integer that Lua keeps
+NEVER_NOT_AFTER_US = b"%d" % 2**53  # Lua's numbers are exact up to this one
 SCRIPT_ARGUMENTS: dict[str, str | int] = {
     "accused": "nobody",
     "seen": "nothing",
@@ -42,7 +42,7 @@ class Scratch:
 
     raw: RawConnection
     prefix: str
-    ranges: Sequence[Range] | None = None  # the lock is in one of these
+    ranges: Sequence[Range] | None = None  # the lock's slot is in one of these
     client: str = field(init=False)
     keys: LockKeys = field(init=False)
     channel: str = field(init=False)
@@ -134,7 +134,7 @@ def refusal_to_publish(raw: RawConnection, prefix: str, client: str) -> Finding 
 
 def _judge_refusal(refusal: Exception, prefix: str) -> Finding:
     """Return the finding for a refused message. No script fails for it, so nobody else would say so."""
-    says = f"PUBLISH is refused: {refusal}; a release tells nobody, and waiters only look with their heartbeats"
+    says = f"PUBLISH is refused: {refusal}; a release wakes no waiter, and waiters look only with their heartbeats"
     return Finding("PUBLISH", Verdict.WRONG, says, f"allow this user PUBLISH and the channels {prefix}:client:*")
 
 
@@ -161,7 +161,7 @@ def _ask_who_listens(raw: RawConnection, scratch: Scratch, found: Examination) -
         advice = "allow this user PUBSUB NUMSUB, or let a release past many dead waiters take longer"
         found.add("PUBSUB", Verdict.NOTE, f"refused: {counts}", advice)
     elif counts[1] == 1:
-        found.add("PUBSUB", Verdict.OK, "it knows who listens")
+        found.add("PUBSUB", Verdict.OK, "it counts listeners")
     else:
         says = f"it knows of {counts[1]} listeners where there is one"
         found.add("PUBSUB", Verdict.WRONG, says, "connect to the master itself, without a proxy between")
@@ -173,7 +173,7 @@ def _run_scripts(scratch: Scratch, found: Examination) -> None:
         if isinstance(answer, Exception):
             failures.append(script)
             refused.add(with_advice(str(answer)))
-        elif answer != wanted and not failures:  # what follows a failure starts from another state
+        elif answer != wanted and not failures:  # after a failure, scripts begin from another state
             failures.append(script)
             refused.add(f"{script} answered {answer!r}, not {wanted!r}")
     if failures:

@@ -98,7 +98,7 @@ def _look_at_clock(raw: RawConnection, found: Examination) -> None:
             return
         seconds = int(reply[0]) + int(reply[1]) / 1e6
         low, high = max(low, seconds - now), min(high, seconds - sent_at)
-    low, high = min(low, high), max(low, high)  # our own clock may have been set meanwhile
+    low, high = min(low, high), max(low, high)  # our own clock may have been set during the samples
     found.clock_offset = (low, high)
     far = low > CLOCK_OFFSET_SECONDS_MAX or high < -CLOCK_OFFSET_SECONDS_MAX
     advice = "safe, but check that NTP runs on both: a clock that is set while locks are held costs them" if far else ""

@@ -145,7 +145,8 @@ class LocalServer:
     def crash(self) -> None:
         """Kill the server with SIGKILL, and wait until it has ended; all that it knew is gone."""
         launched, self._launched = self._launched, None
-        if launched is None or launched.exception() is not None:  # waits for a launch that an interrupt has left
+        # `exception` waits for a launch that an interrupt has left behind.
+        if launched is None or launched.exception() is not None:
             return
         process = launched.result()
         process.kill()
@@ -203,9 +204,9 @@ class LocalServer:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C is for the demo, or the tests, which then end the server
+                start_new_session=True,  # Ctrl-C reaches only the demo or the tests, which end the server
             )
-        atexit.register(process.kill)  # should an exception come before the caller has arranged for its end
+        atexit.register(process.kill)  # an exception may come before the caller has arranged for the server's end
         return process
 
     def await_answer(self) -> None:
@@ -223,7 +224,7 @@ class LocalServer:
             time.sleep(LOOK_SECONDS)
         said = self._log.read_text(errors="replace").strip()
         kind = _PortTakenError if "Address already in use" in said else _UnfitError
-        raise kind(f"it did not start: {said.splitlines()[-1] if said else 'it said nothing'}")
+        raise kind(f"it did not start: {said.splitlines()[-1] if said else 'its log is empty'}")
 
     def _process(self) -> "subprocess.Popen[bytes]":
         assert self._launched is not None

@@ -21,7 +21,7 @@ def main() -> None:
         prctl = ctypes.CDLL(None).prctl
         prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != int(parent):  # it died before the kernel knew that we care
+        if os.getppid() != int(parent):  # the parent died before prctl was called
             sys.exit(1)
     try:
         os.execv(command[0], command)

@@ -13,7 +13,8 @@ from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 
-STARTER = (files("relock._servers") / "starter.py").read_text("utf-8")  # the text, because it may be in a zip file
+# The program may be in a zip file, so its text is executed.
+STARTER = (files("relock._servers") / "starter.py").read_text("utf-8")
 ON_PATH = ("redis-server", "valkey-server")
 
 # What is found -------------------------------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ def launcher() -> ThreadPoolExecutor:
     return _launchers.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="relock-launcher"))
 
 
-_launchers: dict[int, ThreadPoolExecutor] = {}  # by process: a forked child has none of its parent's threads
+_launchers: dict[int, ThreadPoolExecutor] = {}  # one for each process: a forked child has none of its parent's threads
 
 
 def freeze(pid: int) -> None:

@@ -149,7 +149,7 @@ HANDSHAKE = TimeoutError("_ssl.c:989: The handshake operation timed out")
         ("rediss", redis.TimeoutError("Timeout connecting to server"), "write redis:// instead of rediss://"),
         ("redis", redis.ConnectionError("Connection closed by server."), "write rediss://, not redis://"),
         ("redis", redis.ConnectionError("Error while reading: (104, 'Connection reset by peer')"), "write rediss://"),
-        ("redis", redis.ConnectionError('Protocol error, got "\\x15" as reply type byte'), "speaks TLS: rediss://"),
+        ("redis", redis.ConnectionError('Protocol error, got "\\x15" as reply type byte'), "speaks TLS: use rediss://"),
     ],
 )
 def test_a_scheme_that_may_be_the_wrong_one_is_named_with_the_other(scheme: str, error: Exception, advice: str) -> None:

@@ -343,7 +343,7 @@ class _Awaited(CredentialProvider):
 )
 def test_what_only_tasks_could_open_is_refused(settings: dict[str, Any]) -> None:
     pool = redis.asyncio.ConnectionPool(**settings)
-    with pytest.raises(TypeError, match="a thread opens each"):
+    with pytest.raises(TypeError, match="relock opens connections on threads"):
         parse_nodes(redis.asyncio.Redis(connection_pool=pool))
 
 
@@ -431,7 +431,7 @@ class OwnConnection(valkey.Connection):
 
 def test_a_client_of_valkey_py_that_redis_py_can_not_stand_in_for_is_refused() -> None:
     own = valkey.Valkey(connection_pool=valkey.ConnectionPool(connection_class=OwnConnection))
-    with pytest.raises(TypeError, match=r"OwnConnection, which redis-py has not: use a URL"):
+    with pytest.raises(TypeError, match=r"OwnConnection, which redis-py lacks: use a URL"):
         Client(own)
     odd = valkey.Valkey(connection_pool=valkey.ConnectionPool(host="h", password=SECRET, foo=1))
     with pytest.raises(ConfigurationError, match=r"valkey-py.*'foo'") as caught:

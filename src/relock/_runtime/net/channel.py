@@ -26,11 +26,11 @@ from relock._runtime.net.resp import Parser
 
 try:
     import hiredis
-except ImportError:  # the extra is not installed
+except ImportError:  # hiredis is an extra
     hiredis = None  # type: ignore[assignment]
 
 CHUNK_BYTES = 65536
-DIGITS_MAX = 7  # of the length of a list: more items than any reply of a master has
+DIGITS_MAX = 7  # no list in a master's reply has a longer length
 
 _LONG_LIST = re.compile(rb"[*~>|]\d{8}")
 
@@ -58,7 +58,7 @@ class Channel:
     take: Callable[[], Any]
     take_now: Callable[[], Any] | None = None
     parse: Callable[[Any], list[Any]]
-    has_part: Callable[[], bool] = bool  # never
+    has_part: Callable[[], bool] = bool  # False: `parse` keeps no part
 
     def is_pending(self) -> bool:
         """Return whether bytes were read that `take` has not returned yet, and polling `fileno` does not show."""
@@ -81,7 +81,7 @@ class SocketChannel(Channel):
     """Channel that uses the socket directly."""
 
     def __init__(self, raw: RawConnection, sock: socket.socket, timeout: float) -> None:
-        self._raw = raw  # keeps the socket open
+        self._raw = raw  # this reference keeps the socket open
         self.fileno = sock.fileno()
         limit(sock, timeout)
         poller = select.poll()
@@ -116,7 +116,7 @@ class HiredisParser:
                 replies.append(reply)
                 reply = self._gets()
         except hiredis.ProtocolError as error:
-            raise redis_errors.InvalidResponse(f"no reply of a master: {error}") from None
+            raise redis_errors.InvalidResponse(f"this is no reply of a master: {error}") from None
         return replies
 
 
@@ -134,7 +134,7 @@ def _check_lengths(data: bytes) -> None:
         end = data.find(b"\r\n", start)
         kind, number = data[start : start + 1], data[start + 1 : end if end >= 0 else None].rstrip(b"\r")
         if kind in (b"*", b"~", b">", b"|") and number.isdigit() and len(number) > DIGITS_MAX:
-            raise redis_errors.InvalidResponse(f"a list of {number.decode():.20} items")
+            raise redis_errors.InvalidResponse(f"a list of {number.decode():.20} items is no reply of a master")
         if end < 0:
             return
         start = end + 2

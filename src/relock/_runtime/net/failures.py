@@ -10,7 +10,7 @@ from redis import exceptions as redis_errors
 from relock._core.effects import Failure
 from relock._runtime.net.sentinel import NoMasterError
 
-# Failures that waiting does not mend, by redis-py's type or by a part of the message.
+# Waiting does not mend these failures: redis-py's types, and parts of messages.
 _PERMANENT_TYPES = (
     redis_errors.AuthenticationError,
     redis_errors.AuthenticationWrongNumberOfArgsError,
@@ -18,7 +18,7 @@ _PERMANENT_TYPES = (
     redis_errors.AuthorizationError,
 )
 _NO_RIGHT_IN_SCRIPT = ("executing the script can't", "ACL failure in script")  # the words differ by version
-# Messages that a server lacks a command, or has renamed it. To scripts, Valkey and Redis say so in other words.
+# A server that lacks a command, or has renamed it, says so in these words. For scripts, Valkey and Redis have others.
 _UNKNOWN_COMMAND = ("unknown command", "Unknown command called from", "Unknown Redis command called from")
 _PERMANENT_TEXTS = (
     "DB index is out of range",
@@ -32,7 +32,7 @@ _PERMANENT_TEXTS = (
     *_UNKNOWN_COMMAND,
 )
 
-# Errors that come before a script's first write. After any other error, a part of the script may have run.
+# These errors come before a script's first write. After any other error, a part of the script may have run.
 _NOTHING_WRITTEN = (
     "NOAUTH",
     "NOSCRIPT",
@@ -49,7 +49,7 @@ _NOTHING_WRITTEN = (
     "CLUSTERDOWN",
 )
 
-# redis-py takes the first word of these messages away; the first type that fits says which it was.
+# redis-py drops the first word of these messages; the first type that fits shows which word it was.
 _FIRST_WORDS: tuple[tuple[type[Exception], str], ...] = (
     (redis_errors.MovedError, "MOVED"),
     (redis_errors.AskError, "ASK"),
@@ -61,7 +61,7 @@ _FIRST_WORDS: tuple[tuple[type[Exception], str], ...] = (
     (redis_errors.ReadOnlyError, "READONLY"),
 )
 
-# Messages of resolvers for a name without an address: on Linux with glibc and with musl, on macOS.
+# Resolvers (glibc's, musl's and that of macOS) say so of a name without an address.
 _NO_ADDRESS = (
     "Name or service not known",
     "Temporary failure in name resolution",
@@ -72,8 +72,8 @@ _NO_BREAKS = (
     redis_errors.AuthenticationError,
     redis_errors.AuthorizationError,
     redis_errors.BusyLoadingError,
-    TimeoutError,  # redis-py's is no ConnectionError
-    BlockingIOError,  # a send that took too long
+    TimeoutError,  # redis-py's own `TimeoutError` is no `ConnectionError`
+    BlockingIOError,  # a send that took too long raises this
 )
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 _NO_MORE_CONNECTIONS = "max number of clients"
@@ -81,24 +81,24 @@ _ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
 _RENAMED = "its rename-command may have taken the name away: relock doctor says which commands it lacks"
 _PASSWORD = "it needs a password: in the URL, or for the command line in RELOCK_PASSWORD"
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # the words differ by the version of OpenSSL
-# OpenSSL's words for a mistake of configuration. Everything else (an end of file, an alert that names no reason) may
-# come from a proxy whose server is away.
+# OpenSSL has these words for a mistake of configuration. Any other error (an end of file, an alert that names no
+# reason) may come from a proxy whose server is away.
 _TLS_MISTAKES = (
     *_NO_TLS,
     *("CERTIFICATE", "UNKNOWN_CA", "UNRECOGNIZED_NAME", "ACCESS_DENIED"),
     *("UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE", "PROTOCOL_VERSION", "UNKNOWN_PROTOCOL", "HTTP_REQUEST"),
     *("HANDSHAKE_FAILURE", "CIPHER", "cipher", "INSUFFICIENT_SECURITY", "TOO_SMALL", "TOO_WEAK"),
-    *("[X509", "[PEM", "PEM lib", "KEY_VALUES_MISMATCH"),  # this client's own files
+    *("[X509", "[PEM", "PEM lib", "KEY_VALUES_MISMATCH"),  # these are about this client's own files
 )
 _TLS_ENDED = ("TLS/SSL connection has been closed", "EOF occurred in violation of protocol")
-_TLS_ALERT = 'got "\\x15"'  # the first byte of one, in the words of hiredis; redis-py's own parser waits for a line
+_TLS_ALERT = 'got "\\x15"'  # hiredis says so of an alert's first byte; redis-py's own parser waits for a line
 _CLOSED = ("Connection reset by peer", "Connection closed by server", "Broken pipe")
 _ADVICE = (
     *((sign, _ACL_PAGE) for sign in ("NOPERM", *_NO_RIGHT_IN_SCRIPT)),
     *((sign, _RENAMED) for sign in _UNKNOWN_COMMAND),
     ("OOM", "it is out of memory: raise maxmemory or free some"),
     ("NOREPLICAS", "too few replicas follow it: see its min-replicas-to-write"),
-    ("MISCONF", "it can't write to its disk, and takes nothing new"),
+    ("MISCONF", "it can't write to its disk, and so refuses writes: see its log"),
     ("READONLY", "it is a read-only replica: name the master"),
     ("WRONGPASS", "check the user and the password"),
     ("NOAUTH", _PASSWORD),
@@ -107,18 +107,18 @@ _ADVICE = (
     ("No such master with that name", "check the name of the master in the Sentinels' configuration"),
     ("WRONGTYPE", "another program has written to a key that is relock's: see the documentation's page on keys"),
     ("LOADING", "it is loading its data; wait until it is done"),
-    ("BUSY", "a script keeps it busy"),
-    ("MASTERDOWN", "it is a replica that has lost its master"),
+    ("BUSY", "a script keeps it busy: wait, or end the script by SCRIPT KILL"),
+    ("MASTERDOWN", "it is a replica that has lost its master: name the master"),
     ("No such file or directory", "correct the path of the unix socket, or of the certificate that TLS needs"),
     ("Connection refused", "nothing listens there: start it, or correct the address"),
-    *((sign, "its host has no address: correct the name, or see to DNS") for sign in _NO_ADDRESS),
-    ("certificate verify failed", "name the CA that has signed its certificate (ssl_ca_certs), and the host it is for"),
-    *((sign, "what listens there speaks no TLS: redis:// instead of rediss://, or its TLS port") for sign in _NO_TLS),
+    *((sign, "its host has no address: correct the name, or check DNS") for sign in _NO_ADDRESS),
+    ("certificate verify failed", "name the CA that signed its certificate (ssl_ca_certs), and the certificate's host"),
+    *((sign, "the server there speaks no TLS: use redis:// instead of rediss://, or its TLS port") for sign in _NO_TLS),
     *(
-        (sign, "it closed the connection in the TLS handshake: a proxy whose server is away does")
+        (sign, "it closed the connection in the TLS handshake, like a proxy whose server is away")
         for sign in _TLS_ENDED
     ),
-    ("Protocol error", "what listens there is no Redis: correct the address"),
+    ("Protocol error", "the server there is no Redis: correct the address"),
     (_NO_MORE_CONNECTIONS, "it takes no more connections: raise maxclients, or close some"),
     *((sign, "it did not answer in time") for sign in ("Timeout", "timed out", os.strerror(errno.EAGAIN))),
 )
@@ -144,7 +144,7 @@ def _advice_on_scheme(master: str, error: BaseException, text: str, sent: bool) 
     if any("handshake operation timed out" in str(cause) for cause in _causes(error)):
         return "it did not answer in time; if that port speaks no TLS, write redis:// instead of rediss://"
     if _TLS_ALERT in text:
-        return "what listens there speaks TLS: rediss:// instead of redis://, or its plain port"
+        return "the server there speaks TLS: use rediss:// instead of redis://, or its plain port"
     if not sent and master.startswith("redis://") and any(sign in text for sign in _CLOSED):
         return "it closed a connection that had just been made; if that port speaks TLS, write rediss://, not redis://"
     return ""
@@ -201,11 +201,12 @@ def with_advice(text: str) -> str:
 
 
 def _is_permanent(error: BaseException, text: str) -> bool:
-    if isinstance(error, NoMasterError):  # each Sentinel's words are in the text; one that is right will find a master
+    # The text has the words of all Sentinels, but one correct Sentinel will find a master.
+    if isinstance(error, NoMasterError):
         return all(cause is not None and _is_permanent(cause, words_of(cause)) for cause in error.errors)
     causes = _causes(error)
     if any(map(_is_tls_mistake, causes)):
         return True
     if any(isinstance(cause, FileNotFoundError) for cause in causes) and "unix" not in text:
-        return True  # a certificate's file; the socket of a server that starts may yet come
+        return True  # a certificate's file is missing, while a unix socket may yet appear
     return isinstance(error, _PERMANENT_TYPES) or any(sign in text for sign in _PERMANENT_TEXTS)

@@ -13,18 +13,19 @@ from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDoma
 from redis.credentials import CredentialProvider
 from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
-# Options of valkey-py's connections that redis-py's don't know, or have of their own.
+# redis-py's connections lack these options of valkey-py's, or have their own.
 _OF_VALKEY_ALONE = (
     *("parser_class", "lib_name", "lib_version", "command_packer", "client_cache", "cache_enabled", "cache_max_size"),
     *("cache_ttl", "cache_policy", "cache_deny_list", "cache_allow_list"),
 )
-# The same for redis.asyncio's connections. Some options are the client's, and some can only be awaited.
+# They lack these options of redis.asyncio's, too: some belong to the client, and some can only be awaited.
 _OF_TASKS_ALONE = (
     *("parser_class", "encoder_class", "connection_class", "connection_pool", "max_connections", "response_callbacks"),
     *("orig_host_address", "orig_socket_timeout", "orig_socket_connect_timeout"),
 )
 _RENAMED = {"valkey_connect_func": "redis_connect_func"}
-_NONE_MEANS_NONE = "ssl_cert_reqs"  # no certificate is asked for; None for any other is the default, and may be new
+# None asks for no certificate. Any other option that is None has its default, and redis-py may not know the option.
+_NONE_MEANS_NONE = "ssl_cert_reqs"
 
 
 class ValkeyClient(Protocol):
@@ -53,8 +54,8 @@ def refuse_fake(client: object) -> None:
     for kind in (type(client), getattr(pool, "connection_class", object)):
         if any(base.__module__.partition(".")[0] == "fakeredis" for base in kind.__mro__):
             raise TypeError(
-                f"nodes: {whole_name(type(client))} has no connections that relock could wait at: fakeredis has no "
-                "sockets; for tests without a server there is relock.testing.Lab"
+                f"nodes: {whole_name(type(client))} can't be used: fakeredis has no sockets to wait at; for tests "
+                "without a server use relock.testing.Lab"
             )
 
 
@@ -80,8 +81,8 @@ def connections_of_tasks(kind_for_tasks: type, settings: dict[str, Any]) -> Conn
     if kind is None or settings.get("redis_connect_func") is not None or _must_be_awaited(provider):
         name = whole_name(kind_for_tasks)
         raise TypeError(
-            f"nodes: the client of redis.asyncio makes connections of {name}, or sets them up, in a way that threads "
-            "can't follow, and a thread opens each: use a URL or a redis.Redis"
+            f"nodes: relock opens connections on threads, but only a task can make or set up the {name} of this client "
+            "of redis.asyncio: use a URL or a redis.Redis"
         )
     made = ConnectionPool(kind)
     made.connection_kwargs = {option: value for option, value in settings.items() if option not in _OF_TASKS_ALONE}
@@ -114,16 +115,14 @@ def valkeys_pool(pool: Any) -> ConnectionPool:
     kind = _counterparts().get(pool.connection_class)
     if kind is None:
         name = whole_name(pool.connection_class)
-        raise TypeError(
-            f"nodes: the client of valkey-py makes connections of {name}, which redis-py has not: use a URL"
-        )
+        raise TypeError(f"nodes: the client of valkey-py makes connections of {name}, which redis-py lacks: use a URL")
     given = {
         _RENAMED.get(option, option): value
         for option, value in pool.connection_kwargs.items()
         if (value is not None or option == _NONE_MEANS_NONE) and option not in _OF_VALKEY_ALONE
     }
     if issubclass(kind, SSLConnection):
-        given.setdefault("ssl_check_hostname", False)  # valkey-py's default; redis-py's is another one since its 6.0
+        given.setdefault("ssl_check_hostname", False)  # valkey-py's default; redis-py 6.0 changed its own
     made = ConnectionPool(kind)
     made.connection_kwargs = given
     return made

@@ -8,7 +8,7 @@ from relock._errors import ConfigurationError
 
 _PATCHERS = (("gevent", "gevent.monkey", "saved"), ("eventlet", "eventlet.patcher", "already_patched"))
 _REPLACED = frozenset({"socket", "select", "thread", "_thread", "threading", "queue"})
-# As they were when relock was imported; the rest of the package refers to these.
+# The rest of the package uses both as they were when relock was imported.
 _OURS = threading.local, queue.SimpleQueue
 
 

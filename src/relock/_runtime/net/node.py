@@ -11,8 +11,9 @@ from redis.retry import Retry
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.sentinel import Discovery
 
-READ_BYTES = 4096  # redis-py keeps a buffer of that size for each connection, though only opening one reads into it
-Place = tuple[str, int]  # host and port
+# redis-py keeps a buffer of this size for each connection, though it reads only while a connection is opened.
+READ_BYTES = 4096
+Place = tuple[str, int]  # a host and its port
 
 
 @frozen

@@ -27,7 +27,7 @@ from relock._runtime.net.node import Node, Place, Seeds, host_and_port, normal
 from relock._runtime.net.sentinel import SENTINEL_PORT, Discovery
 from relock._urls import fault_of, is_path, split_url
 
-# Options of redis-py's connections that would have them resend, decode or read behind relock's back.
+# With these options, redis-py's connections would resend, decode or read without relock's knowledge.
 _OVERRIDDEN = (
     "retry",
     "retry_on_error",
@@ -48,9 +48,9 @@ _OVERRIDDEN = (
     "himport_registry",
 )
 _SENTINEL_SCHEME = "redis+sentinel"
-_CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}  # and how each node is reached
-_SERVER_SCHEMES = {"valkey": "redis", "valkeys": "rediss"}  # and how redis-py calls them
-_TRIAL_SECONDS = 1.0  # of a connection that is never opened
+_CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}  # the scheme by which each node is reached
+_SERVER_SCHEMES = {"valkey": "redis", "valkeys": "rediss"}  # redis-py's name for each
+_TRIAL_SECONDS = 1.0  # the timeout of a connection that is never opened
 _HOW_TO_WRITE = (
     "write redis://host:port/db, rediss://host:port/db, unix:///path, redis+sentinel://host:port,host:port/mymaster or "
     "redis+cluster://host:port,host:port, and a password with its special characters percent-encoded; valkey:// and "
@@ -80,7 +80,7 @@ def parse_nodes(nodes: object) -> tuple[Node, ...]:
     parsed = tuple(_parse_node(node) for node in nodes)
     if len(parsed) > 1 and any(node.cluster is not None for node in parsed):
         raise ConfigurationError(
-            "nodes: a Cluster is one master, and goes with no others: name it alone", option="nodes"
+            "nodes: a Cluster is one master, and can't be used with others: name it alone", option="nodes"
         )
     _check_distinct(parsed)
     return parsed
@@ -110,7 +110,7 @@ def _check_distinct(nodes: Sequence[Node]) -> None:
 
 
 def _parse_node(node: object) -> Node:
-    if isinstance(node, Node):  # of a simulation
+    if isinstance(node, Node):  # only a simulation passes a `Node`
         return node
     if isinstance(node, str):
         return _node_of_url(node)
@@ -128,7 +128,7 @@ def _parse_node(node: object) -> Node:
 
 def _node_of_url(url: str) -> Node:
     scheme = url.partition("://")[0] if "://" in url else ""
-    # What errors of the standard library or redis-py say may hold a part of the password: only the scheme is shown.
+    # Errors of the standard library and of redis-py may quote a part of the password: only the scheme is shown.
     shown = f"a URL that begins with {scheme}://" if scheme else "a URL without a scheme"
     try:
         node = _READERS.get(scheme, _node_of_server_url)(url)
@@ -137,7 +137,7 @@ def _node_of_url(url: str) -> Node:
         raise ConfigurationError(
             f"nodes: {shown} can't be understood: {fault}; {_HOW_TO_WRITE}", option="nodes"
         ) from None
-    may_name = "@" not in split_url(url).query  # else it may be what follows a ? in a password
+    may_name = "@" not in split_url(url).query  # with an @ in it, the query may be a part of a password
     _try_out(node, shown, may_name=may_name)
     return node
 
@@ -267,10 +267,10 @@ def _cluster_node(seeds: Sequence[Node], remap: Callable[[Place], Place] | None 
 
 def _node_of_cluster_client(client: redis.RedisCluster) -> Node:
     """Return the cluster of a client of redis-py, with the client's settings for connections."""
-    given: Any = client  # which has hardly any types
+    given: Any = client  # redis-py's cluster client has hardly any types
     pool = client.get_redis_connection(given.get_default_node()).connection_pool
     template = ConnectionPool(pool.connection_class)
-    own = ("redis_connect_func", "cache", "cache_config")  # of that client, and none of ours
+    own = ("redis_connect_func", "cache", "cache_config")  # these options serve that client alone
     template.connection_kwargs = {name: value for name, value in pool.connection_kwargs.items() if name not in own}
     seeds = [_with_place(template, node.host, int(node.port)) for node in given.get_nodes()]
     node = _cluster_node(seeds, given.nodes_manager.address_remap)
@@ -306,7 +306,7 @@ def _node_of_cluster_for_tasks(client: Any) -> Node:
     """Return the cluster of a client of ``redis.asyncio``, which need not know more nodes yet than its user named."""
     manager = client.nodes_manager
     kind = manager.connection_kwargs.get("connection_class", redis.asyncio.Connection)
-    own: dict[str, Any] = {"redis_connect_func": None}  # of that client, which may read from replicas
+    own: dict[str, Any] = {"redis_connect_func": None}  # that client's function may have connections read from replicas
     template = connections_of_tasks(kind, manager.connection_kwargs | own)
     seeds = [_with_place(template, node.host, int(node.port)) for node in manager.startup_nodes.values()]
     node = _cluster_node(seeds, getattr(manager, "address_remap", None))
@@ -354,7 +354,7 @@ def _node_of_sentinel_pool(pool: Any, ours: Callable[[Any], ConnectionPool] = la
         made.connection_class,
         made.connection_kwargs,
         min_other_sentinels=manager.min_other_sentinels,
-        master_host=getattr(manager, "_force_master_ip", None),  # only later versions of redis-py have it
+        master_host=getattr(manager, "_force_master_ip", None),  # older versions of redis-py lack it
     )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 
-DEPTH_MAX = 8  # of lists in lists; no reply of a master has as many
-DIGITS_MAX = 20  # of a number, with its sign
+DEPTH_MAX = 8  # no reply of a master has lists nested so deep
+DIGITS_MAX = 20  # a number and its sign have no more characters
 
 Parsing = Generator[None, None, Any]
 
@@ -20,7 +20,7 @@ class Parser:
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self._parsing: Parsing | None = None  # of a reply that has begun
+        self._parsing: Parsing | None = None  # the rest of a reply that has begun
 
     def has_part(self) -> bool:
         """Return whether the parser has a part of a reply whose rest is yet to come."""
@@ -61,7 +61,7 @@ class Parser:
             return (yield from self._string(_number(rest)))
         if kind == b"*" and depth < DEPTH_MAX:
             return (yield from self._list(_number(rest), depth))
-        raise redis_errors.InvalidResponse(f"no reply of a master: {line!r:.100}")
+        raise redis_errors.InvalidResponse(f"this is no reply of a master: {line!r:.100}")
 
     def _line(self) -> Parsing:
         while (end := self._data.find(b"\r\n")) < 0:
@@ -77,7 +77,7 @@ class Parser:
             yield
         string = bytes(self._data[:length])
         if self._data[length : length + 2] != b"\r\n":
-            raise redis_errors.InvalidResponse("a string that is longer than it says")
+            raise redis_errors.InvalidResponse("a string in the reply is longer than its stated length")
         del self._data[: length + 2]
         return string
 
@@ -97,5 +97,5 @@ def _number(digits: bytes) -> int:
         redis.InvalidResponse: `digits` is no number, or longer than any that a master sends.
     """
     if not digits.removeprefix(b"-").isdigit() or len(digits) > DIGITS_MAX:
-        raise redis_errors.InvalidResponse(f"no number: {digits!r:.100}")
+        raise redis_errors.InvalidResponse(f"{digits!r:.100} stands where the reply must have a number")
     return int(digits)

@@ -13,7 +13,7 @@ from relock._runtime.net.raw_connection import RawConnection
 
 SENTINEL_PORT = 26379
 
-Connect = Callable[[float], RawConnection]  # of a connection to one Sentinel, from a timeout in seconds
+Connect = Callable[[float], RawConnection]  # makes a connection to one Sentinel, with a timeout in seconds
 
 
 class NoMasterError(redis_errors.ConnectionError):
@@ -106,7 +106,7 @@ class Discovery:
             return f"it sees no master that is up ({','.join(sorted(flags))})"
         others = int(state.get("num-other-sentinels", "0"))
         if others < self.min_other_sentinels:
-            return f"it sees only {others} other Sentinels, and {self.min_other_sentinels} are asked for"
+            return f"it sees only {others} other Sentinels, and min_other_sentinels is {self.min_other_sentinels}"
         return None
 
 
@@ -136,7 +136,7 @@ def _check_role(raw: Any) -> None:
     raw.send_command("INFO", "replication", check_health=False)
     try:
         info = raw.read_response()
-    except redis_errors.NoPermissionError:  # opening a connection meets it as well, and says so
+    except redis_errors.NoPermissionError:  # relock's own INFO on each new connection reports this
         return
     if read_info(info).is_replica:
         raise redis_errors.ConnectionError("the server that the Sentinels name is a replica: a failover is under way")

@@ -13,7 +13,8 @@ from relock._runtime.net.node import Node, Seeds
 SLOTS = REDIS_CLUSTER_HASH_SLOTS
 
 _REDIRECT = re.compile(r"\b(MOVED|ASK) ([0-9]+) (\S*):([0-9]+)")
-_UNKNOWN_HOSTS = (None, b"", b"?")  # a node's words for the host at which it was reached
+# A node has these words for the host at which the client has reached the node.
+_UNKNOWN_HOSTS = (None, b"", b"?")
 
 
 class Range(NamedTuple):
