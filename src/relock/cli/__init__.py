@@ -25,5 +25,5 @@ def main() -> None:
 def _print_what_cannot_be_encoded() -> None:
     """Have both outputs show a character that their encoding lacks as an escape: users choose the names of locks."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # None, where it is closed
+        if isinstance(stream, io.TextIOWrapper):  # a closed stream is None
             stream.reconfigure(errors="backslashreplace")

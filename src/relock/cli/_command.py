@@ -21,9 +21,9 @@ from relock.cli._exit_codes import ExitCode, of_signal
 
 PR_SET_PDEATHSIG = 1
 
-# Of the child until it executes the command: a Python handler would not survive that anyway.
+# The child resets these signals before it executes the command, which would end Python's handlers anyway.
 _DEFAULT_IN_CHILD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-# Python ignores these at its start, and what is ignored stays so in the command; `subprocess` restores them as well.
+# Python ignores these at its start, and the command would inherit that. `subprocess` restores them, too.
 _IGNORED_BY_PYTHON = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name))
 
 
@@ -32,7 +32,7 @@ class Command:
 
     def __init__(self, pid: int, gate: int) -> None:
         self.pid = pid
-        self.exit_code: int | None = None  # as a shell reports it, once it has ended
+        self.exit_code: int | None = None  # as a shell reports it; None while the command runs
         self._gate = gate
 
     @classmethod
@@ -49,11 +49,11 @@ class Command:
             os.close(gate_write)
             _be_the_command(words, gate_read, die_with_parent, parent)
         finally:
-            os._exit(ExitCode.NOT_EXECUTABLE)  # never back into the caller's code, whatever happened
+            os._exit(ExitCode.NOT_EXECUTABLE)  # the child must never run the caller's code
 
     def go(self, token: int) -> None:
         """Execute the command, with the fencing token in its environment."""
-        with contextlib.suppress(BrokenPipeError):  # it was killed while it waited; `poll` says by what
+        with contextlib.suppress(BrokenPipeError):  # a child that was killed reads nothing; `poll` reports the signal
             os.write(self._gate, b"%d\n" % token)
         self._close_gate()
 
@@ -73,7 +73,7 @@ class Command:
     def send(self, signum: int) -> None:
         """Signal the command, unless it was reaped: until then its pid is nobody else's."""
         if self.exit_code is None:
-            with contextlib.suppress(PermissionError):  # it runs as another user now (sudo), out of our reach
+            with contextlib.suppress(PermissionError):  # a command that runs as another user (sudo) can't be signalled
                 os.kill(self.pid, signum)
 
     def _reap(self, flags: int) -> None:
@@ -104,11 +104,11 @@ def parent_death_signal() -> Callable[[], None] | None:
 def _be_the_command(words: Sequence[str], gate: int, die_with_parent: Callable[[], None] | None, parent: int) -> None:
     """Wait, in the child, for the go, and become the command; exit if there is no go, or no such command."""
     for signum in _DEFAULT_IN_CHILD:
-        if signal.getsignal(signum) != signal.SIG_IGN:  # nohup, or a background job of a script: that stays
+        if signal.getsignal(signum) != signal.SIG_IGN:  # nohup and background jobs of scripts ignore signals on purpose
             signal.signal(signum, signal.SIG_DFL)
     if die_with_parent is not None:
         die_with_parent()
-        if os.getppid() != parent:  # it died before the kernel was told
+        if os.getppid() != parent:  # the parent died before the kernel was told
             os._exit(of_signal(signal.SIGKILL))
     told = os.read(gate, 64)
     if not told:

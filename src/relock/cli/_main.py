@@ -45,11 +45,11 @@ class Commands(click.Group):
         except RelockError as error:
             raise failed(error) from None
         except KeyboardInterrupt:
-            click.echo(err=True)  # the terminal has printed ^C
+            click.echo(err=True)  # the terminal has printed ^C and no line end
             ctx.exit(of_signal(signal.SIGINT))
 
 
-# Not a docstring: python -OO drops those.
+# `python -OO` would drop a docstring.
 HELP = """Distributed locks on Redis and Valkey, from the shell.
 
 The masters are named by --node or RELOCK_NODES (URLs, separated by blanks or commas). RELOCK_USERNAME and
@@ -61,5 +61,5 @@ RELOCK_PASSWORD apply to every URL that has no password of its own.
 @click.version_option(relock.__version__, prog_name="relock")
 def cli() -> None:
     """Set up what all commands share."""
-    logging.getLogger("relock").addHandler(logging.NullHandler())  # what matters is printed by the commands
+    logging.getLogger("relock").addHandler(logging.NullHandler())  # the commands print what matters
     show_warnings()

@@ -62,7 +62,7 @@ def node_options(command: F) -> F:
         "--node",
         metavar="URL",
         multiple=True,
-        is_eager=True,  # before --prefix, which gathers both
+        is_eager=True,  # --node comes before --prefix, which gathers both
         help="A master: redis://HOST:PORT/DB, rediss://, unix://PATH, redis+sentinel://HOST:PORT,HOST:PORT/MASTER or "
         "redis+cluster://HOST:PORT,HOST:PORT; repeat it for a quorum of several. "
         "Default: the URLs in RELOCK_NODES. Passwords come from RELOCK_PASSWORD or the URLs of RELOCK_NODES.",
@@ -98,7 +98,7 @@ def _refuse_password(url: str, number: int) -> None:
     parts = _split(url, f"--node, URL {number}")
     if parts.password is not None or any(field in parse_qs(parts.query) for field in _SECRET_FIELDS):
         raise click.UsageError(
-            f"--node, URL {number}, has a password in it, which everybody on this machine can read: "
+            f"--node, URL {number}, has a password in it, which every user of this machine can read: "
             "put it into RELOCK_PASSWORD, or the whole URL into RELOCK_NODES"
         )
 
@@ -119,7 +119,8 @@ def _split(url: str, where: str) -> SplitResult:
 def _with_credentials(url: str, where: str, username: str, password: str) -> str:
     """Return the URL, with the credentials of the environment if it has no password of its own."""
     parts = _split(url, where)
-    has_own = parts.password is not None or "password" in parse_qs(parts.query)  # other secrets are no logins
+    # Other secrets in the query are no logins.
+    has_own = parts.password is not None or "password" in parse_qs(parts.query)
     if has_own or not (username or password):
         return url
     own_user, _, host = parts.netloc.rpartition("@")

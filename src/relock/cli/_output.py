@@ -27,13 +27,13 @@ _CODES: tuple[tuple[type[RelockError], ExitCode], ...] = (
     (ConfigurationError, ExitCode.CONFIGURATION),
 )
 _ON_THE_COMMAND_LINE = ("name", "ttl", "prefix")
-_scribes: list[Scribe] = []  # writes to stderr, once no other thread may wait for that
+_scribes: list[Scribe] = []  # the scribe writes to stderr once no other thread may wait for that
 
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[float]
 else:
-    _ParamType = click.ParamType  # generic only in later versions
+    _ParamType = click.ParamType  # older versions of click have no generic `ParamType`
 
 
 class CommandFailed(click.ClickException):
@@ -61,7 +61,7 @@ def never_wait_for_stderr() -> None:
 
     This starts a thread, so call it after a fork.
     """
-    with contextlib.suppress(AttributeError, OSError):  # there is no stderr, or it is no file: nothing to wait for
+    with contextlib.suppress(AttributeError, OSError):  # without stderr, or with one that is no file, no thread waits
         scribe = Scribe(sys.stderr.fileno())
         atexit.register(scribe.flush)
         _scribes[:] = [scribe]
@@ -71,7 +71,7 @@ def _print_to_stderr(line: str) -> None:
     if _scribes:
         _scribes[0].write(f"{line}\n".encode(sys.stderr.encoding, "backslashreplace"))
         return
-    with contextlib.suppress(OSError):  # stderr may be closed, its reader gone: nothing that matters fails for that
+    with contextlib.suppress(OSError):  # a stderr that is closed, or has lost its reader, is no failure
         click.echo(line, err=True)
 
 
@@ -121,6 +121,6 @@ class Seconds(_ParamType):
             seconds = float(value)
         except ValueError:
             self.fail(f"{value!r} is no number of seconds", param, ctx)
-        if not self._low <= seconds <= self._high:  # also refuses NaN
+        if not self._low <= seconds <= self._high:  # a comparison in this form refuses NaN, too
             self.fail(f"{value!r} is not from {self._low:g} to {self._high:g} seconds", param, ctx)
         return seconds

@@ -10,7 +10,7 @@ import select
 import threading
 from queue import SimpleQueue
 
-LINES_MAX = 1000  # that wait to be written; what comes then is dropped, and counted
+LINES_MAX = 1000  # lines beyond this number that would wait are dropped, and counted
 FLUSH_SECONDS = 1.0
 
 
@@ -49,9 +49,9 @@ class Scribe:
 
     def _write(self, line: bytes) -> None:
         """Write a line, not through `sys.stderr`: the interpreter's end would wait for the thread that writes there."""
-        with contextlib.suppress(OSError):  # it may be closed, its reader gone: nothing that matters fails for that
+        with contextlib.suppress(OSError):  # a stderr that is closed, or has lost its reader, is no failure
             while line:
                 try:
                     line = line[os.write(self._descriptor, line) :]
-                except BlockingIOError:  # somebody else has made it so
+                except BlockingIOError:  # another process may have made the descriptor non-blocking
                     select.select([], [self._descriptor], [])

@@ -11,7 +11,7 @@ from types import FrameType
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-_WAKE = 0  # the byte that is no signal
+_WAKE = 0  # no signal has this number
 
 
 class Interrupted(BaseException):
@@ -33,7 +33,7 @@ def ended_by_signals() -> Iterator[None]:
             raise Interrupted(signum)
 
     before = {signum: signal.getsignal(signum) for signum in ENDING}
-    taken = [signum for signum in ENDING if before[signum] != signal.SIG_IGN]  # nohup: that stays
+    taken = [signum for signum in ENDING if before[signum] != signal.SIG_IGN]  # nohup ignores SIGHUP on purpose
     for signum in taken:
         signal.signal(signum, handle)
     try:
@@ -82,7 +82,7 @@ class Signals:
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
         if self._raising and signum != signal.SIGCHLD:
-            self._raising = False  # a second one must not interrupt the clean-up after the first
+            self._raising = False  # a second signal must not interrupt the clean-up after the first
             raise Interrupted(signum)
 
     def collect(self) -> None:
@@ -96,7 +96,7 @@ class Signals:
 
     def wake(self) -> None:
         """End a `wait`; any thread may call this."""
-        with contextlib.suppress(BlockingIOError):  # full, so the thread that waits wakes anyway
+        with contextlib.suppress(BlockingIOError):  # the pipe is full, so the thread that waits wakes anyway
             os.write(self._write, bytes([_WAKE]))
 
 
@@ -121,7 +121,7 @@ def terminal_has_sent(signum: int) -> bool:
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:
-        return False  # no terminal, so a process sent it, to us alone
+        return False  # without a terminal, a process has sent the signal, and only to this process
     try:
         return os.tcgetpgrp(terminal) == os.getpgrp()
     except OSError:

@@ -11,7 +11,7 @@ from relock.cli._signals import Signals, terminal_has_sent
 KILL_SECONDS_MAX = 0.05
 KILL_TTL_PART = 20
 LOOK_AGAIN_SECONDS = 1.0
-SLEEP_SECONDS_MIN = 0.001  # no limit is met to the last digit: never spin until it is
+SLEEP_SECONDS_MIN = 0.001  # a sleep may end just before a limit, and must not be followed by one of no length
 
 
 class Supervised(Protocol):
@@ -58,12 +58,12 @@ def supervise(command: Supervised, lock: Kept, signals: Signals, limits: Limits)
         if left <= limits.kill and sent != signal.SIGKILL:
             sent = signal.SIGKILL
             command.send(sent)  # Act, then tell: the terminal may hang
-            say("the lock is gone, or about to end: the command gets SIGKILL")
+            say("the lock is lost, or about to end: the command gets SIGKILL")
         elif left <= limits.grace and not sent:
             sent = signal.SIGTERM
             command.send(sent)
-            command.send(signal.SIGCONT)  # a stopped one could not act on it
-            say(f"the lock can't be kept, its lease ends in {left:.1f} s: the command gets SIGTERM")
+            command.send(signal.SIGCONT)  # a stopped command could not act on SIGTERM
+            say(f"the lock can't be renewed, and its lease ends in {left:.1f} s: the command gets SIGTERM")
         _forward(command, signals.wait(_seconds_to_sleep(left, sent, limits)))
     return sent != 0
 

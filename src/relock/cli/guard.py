@@ -17,7 +17,7 @@ REPLY_SECONDS = 2.0
 _OUTCOMES = {"lowered": "its guard was ended", "absent": "it has no guard any more"}
 _CHANGED = "its guard has changed since it was shown, and was left alone: look again"
 
-# Not a docstring: python -OO drops those.
+# `python -OO` would drop a docstring.
 HELP = """Show each master's restart guard, which client has set it and until when the master has no vote.
 
 A guard that was set by mistake keeps a master without a vote for too long, and clients with a smaller guard take it

@@ -5,7 +5,7 @@ import click
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import print_json, printable
 
-# Not a docstring: python -OO drops those.
+# `python -OO` would drop a docstring.
 HELP = """List the names of the locks that are held or waited for on any master.
 
 PATTERN is a glob as in Redis: * ? [...]; quote it, or the shell will expand it. The masters are scanned (SCAN),

@@ -5,7 +5,7 @@ import click
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import print_json, printable
 
-# Not a docstring: python -OO drops those.
+# `python -OO` would drop a docstring.
 HELP = """End the hold of the lock NAME, whoever has it. This takes --force.
 
 The queue goes on, and fencing tokens go on rising. The holder is not asked, and learns only at its next renewal,

@@ -47,7 +47,7 @@ class RunCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-# Not a docstring: python -OO drops those.
+# `python -OO` would drop a docstring.
 HELP = """Run COMMAND while holding the lock NAME: relock run NAME -- COMMAND...
 
 Options of relock stand before COMMAND. All that follows its first word belongs to COMMAND, also without the --.
@@ -129,7 +129,7 @@ class Runner:
     def run(self, words: tuple[str, ...], wait_seconds: float | None) -> int:
         """Run the command; return the exit code. Whatever happens, the child ends and the lock is no longer held."""
         ignore_terminal_stop()
-        command = Command.prepare(words)  # before there are threads
+        command = Command.prepare(words)  # the fork must come before the first thread
         signals = Signals()
         try:
             never_wait_for_stderr()
@@ -151,7 +151,7 @@ class Runner:
             taken = lock.acquire(timeout=-1 if wait_seconds is None else wait_seconds)
             signals.collect()
         except Interrupted:
-            if lock.owned():  # the signal came between the grant and here; what came before, the client undoes
+            if lock.owned():  # the signal came after the grant; after an earlier one, the client undoes the acquire
                 lock.release()
             raise
         self.report.waited_seconds = time.monotonic() - started_at
@@ -167,7 +167,7 @@ class Runner:
         if token is not None:
             self.report.token = token
             with contextlib.suppress(LockLostError):
-                # A lock that was just handed over has a short lease, until this asks for the full one.
+                # A lock that was just handed over has a short lease until `ensure` asks for the full one.
                 lock.ensure(self.limits.grace)
             command.go(token)
             lost = supervise(command, lock, signals, self.limits)

@@ -9,7 +9,7 @@ from relock import LockInfo
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import print_json, printable
 
-# Not a docstring: python -OO drops those.
+# `python -OO` would drop a docstring.
 HELP = """Show who has the lock NAME and who waits: what a quorum of the masters agree on.
 
 The times are seconds. A lock of another library has no owner that relock can name.

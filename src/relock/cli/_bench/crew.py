@@ -16,9 +16,9 @@ from attrs import asdict, frozen
 from relock.cli._bench.figures import Figures, Turn, figures
 from relock.cli._bench.work import OVERDUE_SECONDS, READY_SECONDS, Job
 
-LEAD_SECONDS = 0.05  # from the word to begin until the beginning
+LEAD_SECONDS = 0.05  # a job begins this long after the order to begin
 END_SECONDS = 5.0
-WARM_SECONDS, WARM_SECONDS_EACH = 0.1, 0.002  # until all workers are at it
+WARM_SECONDS, WARM_SECONDS_EACH = 0.1, 0.002  # the least warm-up, and its part for each worker
 
 
 class CrewFailedError(Exception):
@@ -77,8 +77,8 @@ class Played:
     """The result of a job."""
 
     turns: list[Turn]
-    figures: Figures  # of the time that counts: begun when everybody was at work, ended while everybody still was
-    looks: tuple[Any, Any]  # at both ends of that time
+    figures: Figures  # they cover the time that counts, in which all workers were at work
+    looks: tuple[Any, Any]  # the results of `look` at both ends of that time
 
 
 def play(
@@ -129,7 +129,7 @@ def _at(moment_ns: int, look: Callable[[], Any]) -> tuple[int, Any]:
 
 def start(module: str) -> Program:
     """Start a module of Python as a program, out of reach of this terminal's Ctrl-C."""
-    # -P and the path: it imports what this program imports, and nothing from the folder it happens to run in.
+    # With -P and this path, the program imports what this one imports, and nothing from the current folder.
     path = os.pathsep.join(folder for folder in sys.path if folder)
     return Program(
         subprocess.Popen(

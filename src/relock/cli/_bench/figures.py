@@ -15,8 +15,8 @@ class Turn(NamedTuple):
     """Turn of one worker with the lock; both times (ns) by the clock that all processes of the machine share."""
 
     worker: int
-    acquired_ns: int  # when `acquire` had returned
-    releasing_ns: int  # when `release` was called
+    acquired_ns: int  # the time at which `acquire` had returned
+    releasing_ns: int  # the time at which `release` was called
     token: int  # the fencing token; 0 where there is none
 
 
@@ -35,15 +35,15 @@ class Figures:
     """Figures of the turns within a window."""
 
     turns: int
-    handoffs: int  # turns that somebody else had than the turn before
+    handoffs: int  # turns of another worker than the turn before
     turns_per_second: float
     handoffs_per_second: float
-    median_us: float  # of a hand-off; NaN where there was none
+    median_us: float  # the median of a hand-off; NaN without hand-offs
     p99_us: float
-    jain: float  # of the turns of each worker: 1 if all had as many, 1/n if one had all
-    in_use: float  # the part of the window in which somebody had the lock and had not called `release`
-    overlaps: int  # turns that began before the turn before had called `release`: each is a broken promise
-    out_of_order: int  # tokens that are not above the one before
+    jain: float  # Jain's index of the workers' turns: 1 if all had as many, 1/n if one had all
+    in_use: float  # the part of the window in which a worker had the lock and had not called `release`
+    overlaps: int  # turns that began before the earlier turn had called `release`: broken promises
+    out_of_order: int  # tokens that are not above the token before
 
 
 def figures(turns: Iterable[Turn], workers: int, window: range) -> Figures:

@@ -18,7 +18,7 @@ from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK
 from relock.cli._bench.work import Job
 from relock.cli._nodes import Where
 
-TTL_SECONDS = 5.0  # of the lock: what a worker leaves behind that is killed is gone after it
+TTL_SECONDS = 5.0  # a killed worker keeps the lock no longer than this
 WARM_PAIRS = 20
 ROUNDS_ALONE, ROUNDS_OF_WORKERS = 5, 3
 
@@ -57,7 +57,7 @@ class Found:
 
     alone: Mapping[str, Beside[Pairs]]  # pairs while nobody else wants the lock, and re-entries
     by_workers: Mapping[int, Beside[Figures]]  # hand-offs, by the number of workers
-    missing: Sequence[str]  # why some figures have no floor, in words
+    missing: Sequence[str]  # the reasons for figures without a floor
 
 
 def run(where: Where, plan: BenchPlan, progress: Callable[[str], None]) -> Found:
@@ -71,7 +71,7 @@ def run(where: Where, plan: BenchPlan, progress: Callable[[str], None]) -> Found
     with ExitStack() as stack:
         progress("alone")
         client = stack.enter_context(where.client(ttl=TTL_SECONDS, client_name="bench"))
-        client.check()  # says what is wrong before anybody is started
+        client.check()  # masters that can't be used are refused before a worker starts
         floor = stack.enter_context(floor_of(plan.job(where, name)))
         alone = _alone(client.lock(name), floor.pair, plan.seconds / ROUNDS_ALONE)
         program = start("relock.cli._bench.worker")

@@ -26,7 +26,7 @@ def show(console: Console, title: str, plan: BenchPlan, found: Found) -> None:
         _add(table, "a hand-off, median", both, "median_us", words.micros)
         _add(table, "a hand-off, 99 % within", both, "p99_us", words.micros)
         _add(table, words.JAIN, both, "jain", words.index)
-        if plan.section_seconds:  # an empty section uses the lock for no time that would say anything
+        if plan.section_seconds:  # an empty section keeps the lock for no time that tells anything
             _add(table, "of the time, the lock is in use", both, "in_use", words.part)
     console.print(title, highlight=False)
     console.print(table)
@@ -44,4 +44,6 @@ def worst(found: Sequence[Figures]) -> str | None:
     overlaps, out_of_order = sum(one.overlaps for one in found), sum(one.out_of_order for one in found)
     if not overlaps and not out_of_order:
         return None
-    return f"the lock was broken: {overlaps} turns began before the one before was over, {out_of_order} tokens fell"
+    return (
+        f"the lock was broken: {overlaps} turns began before the earlier had ended, {out_of_order} tokens did not rise"
+    )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 RELOCK, REENTRY = "relock", "relock, re-entry"
-RELOCKS_HOP = "relock, one hop"  # as it hands over by default
+RELOCKS_HOP = "relock, one hop"  # relock hands over in this way by default
 BARE, ONE_HOP = "bare sockets", "one hop, bare"
 SUMMARY_HEAD = ("relock", BARE, f"relock / {BARE}")
 ALONE = "acquire and release, nobody else wants it"

@@ -19,7 +19,7 @@ from attrs import evolve, frozen
 
 from relock.cli._bench.figures import Turn
 
-OVERDUE_SECONDS = 10.0  # after the end of a job, until workers that still wait are ended
+OVERDUE_SECONDS = 10.0  # workers that still wait so long after the end of a job are ended
 READY_SECONDS = 60.0
 WARM_SECONDS, WARM_SECONDS_EACH = 0.5, 0.02
 PR_SET_PDEATHSIG = 1
@@ -31,15 +31,15 @@ FORK = multiprocessing.get_context("fork")
 class Job:
     """The work of one program's workers, which the program is told in one line of JSON."""
 
-    contestant: str  # whose lock it is
+    contestant: str  # the contestant whose lock is measured
     urls: Sequence[str]
-    name: str  # the lock's
+    name: str  # the lock's name
     processes: int = 1
-    threads: int = 1  # of each process
-    section_seconds: float = 0.0  # for how long each has the lock
+    threads: int = 1  # the number of threads in each process
+    section_seconds: float = 0.0  # the time for which each worker has the lock
     prefix: str = "lock"
     ttl: float = 10.0
-    first_worker: int = 0  # the number of the first one: a job may be spread over several programs
+    first_worker: int = 0  # the first worker's number; several programs may share a job
 
 
 class Locker(Protocol):
@@ -63,8 +63,8 @@ def serve(enter: Enter) -> None:
     The answer is ``{"failed": …}`` instead, and ends the job, if a worker failed. SIGTERM ends a job early: each worker
     ends with its next turn.
     """
-    gc.freeze()  # what is here now stays shared with the processes
-    with suppress(BrokenPipeError):  # nobody listens any more
+    gc.freeze()  # the processes go on sharing the objects that exist now
+    with suppress(BrokenPipeError):  # the program's parent may have ended
         while line := sys.stdin.readline():
             try:
                 with ExitStack() as stack:
@@ -81,8 +81,8 @@ def _tell(what: dict[str, Any]) -> None:
 
 def _play(job: Job, enter: Enter, stack: ExitStack) -> None:
     """Play a job by processes of its own, which end with `stack`."""
-    until_ns = memoryview(mmap.mmap(-1, 8)).cast("q")  # shared with the processes, as is the next
-    turned = mmap.mmap(-1, job.processes * job.threads)  # a byte for each worker that has had a turn
+    until_ns = memoryview(mmap.mmap(-1, 8)).cast("q")  # the processes share this memory, and `turned`
+    turned = mmap.mmap(-1, job.processes * job.threads)  # a byte for each worker, which is 1 after its first turn
     pipes = []
     for first in range(job.first_worker, job.first_worker + len(turned), job.threads):
         pipe, end = FORK.Pipe()
@@ -92,7 +92,7 @@ def _play(job: Job, enter: Enter, stack: ExitStack) -> None:
         end.close()
         pipes.append(stack.enter_context(pipe))
         stack.callback(process.join)
-        stack.callback(process.kill)  # it has ended, but for those that are overdue
+        stack.callback(process.kill)  # only an overdue process still runs then
     _tell({"ready": not _turns(pipes, READY_SECONDS)})
     if not (line := sys.stdin.readline()):
         return
@@ -104,7 +104,7 @@ def _play(job: Job, enter: Enter, stack: ExitStack) -> None:
 
     stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, end_early))
     for pipe in pipes:
-        with suppress(OSError):  # it has ended, and tells no turns
+        with suppress(OSError):  # a process that has ended tells no turns
             pipe.send(order["begin_ns"])
     _tell({"turns": _turns(pipes, max(order["until_ns"] / 1e9 - time.monotonic(), 0.0) + OVERDUE_SECONDS)})
 
@@ -116,7 +116,7 @@ def _turns(pipes: Sequence[Connection], seconds: float) -> list[Turn]:
         RuntimeError: a process said why it failed, or nothing.
     """
     deadline = time.monotonic() + seconds
-    told: list[Any] = ["a process ended without a word, or never"] * len(pipes)
+    told: list[Any] = ["a process ended without an answer, or did not end"] * len(pipes)
     for number, pipe in enumerate(pipes):
         with suppress(EOFError, OSError):
             if pipe.poll(max(0.0, deadline - time.monotonic())):
@@ -129,7 +129,7 @@ def _turns(pipes: Sequence[Connection], seconds: float) -> list[Turn]:
 def _work(job: Job, enter: Enter, turned: mmap.mmap, until_ns: "memoryview[int]", pipe: Connection) -> None:
     """Run one process: say that it is ready, by no turns; work, and tell the turns; or tell why it failed."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it waits for nobody who is gone
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a worker must not outlive its program
     try:
         with enter(job) as locker:
             lockers = [(locker(), job.first_worker + number) for number in range(job.threads)]
@@ -138,7 +138,7 @@ def _work(job: Job, enter: Enter, turned: mmap.mmap, until_ns: "memoryview[int]"
             time.sleep(max(0.0, (pipe.recv() - time.monotonic_ns()) / 1e9))
             turns = _in_threads(lockers, take_turns, until_ns, job.section_seconds)
             pipe.send([turn for of_one in turns for turn in of_one])
-    except Exception as error:  # whatever it is, it is told
+    except Exception as error:  # every error becomes the answer
         pipe.send(f"{type(error).__name__}: {error}")
     os._exit(0)
 

@@ -19,7 +19,8 @@ def site(job: Job, **options: Any) -> Iterator[Callable[[], Lock]]:
 
         def locker() -> Lock:
             lock = client.lock(job.name)
-            with lock:  # connects, with patience: masters are slow to answer while many processes start
+            # The first acquire connects, with patience: masters answer slowly while many processes start.
+            with lock:
                 return lock
 
         yield locker
@@ -29,6 +30,6 @@ SITES: dict[str, Enter] = {RELOCK: site, ONE_HOP: hops.site}
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")  # the command has said it, once
+    warnings.simplefilter("ignore")  # the command has shown the same warnings
     logging.getLogger("relock").addHandler(logging.NullHandler())
     serve(lambda job: SITES[job.contestant](job))

@@ -42,14 +42,14 @@ class Crew:
 
     def start(self, plan: Plan) -> None:
         """Start all processes; each tells ``ready``. A signal has to wait: half a start could not be ended."""
-        # -P and the path: they import what this process imports, and nothing from the folder it happens to run in.
+        # With -P and this path, the processes import what this one imports, and nothing from the current folder.
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with signals_put_off():
             for name in plan.processes:
                 self._pipes[name], end = Pipe()
                 self._pipes[name].send((name, plan))
                 command = [sys.executable, "-P", "-c", PROGRAM, str(end.fileno())]
-                # In a session of its own: Ctrl-C is for the demo, which then ends all processes.
+                # Each process has a session of its own: Ctrl-C reaches only the demo, which ends all processes.
                 self._processes[name] = Popen(command, env=env, pass_fds=[end.fileno()], start_new_session=True)
                 end.close()
 
@@ -86,7 +86,7 @@ class Crew:
         """Kill a process with SIGKILL, and wait until it has surely ended."""
         self._processes[process].kill()
         self._processes[process].wait()
-        with contextlib.suppress(EOFError, OSError):  # its last messages
+        with contextlib.suppress(EOFError, OSError):  # its last messages may still be in the pipe
             self._take_in(process)
         self.killed.add(process)
 

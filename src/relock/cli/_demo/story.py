@@ -74,7 +74,8 @@ class Story:
             with self.client.lock(self.plan.name, timeout=self.plan.ttl + self.plan.patience_seconds):
                 pass
         try:
-            self._wait(lambda: len(self.crew.told) == len(self.crew.alive), self.plan.limit_seconds)  # they are ready
+            # Each process tells that it is ready.
+            self._wait(lambda: len(self.crew.told) == len(self.crew.alive), self.plan.limit_seconds)
             self._without_the_lock()
             self._with_the_lock()
         except RelockError as error:

@@ -9,7 +9,8 @@ from relock.cli._demo.ledger import Entry
 
 NEVER = float("inf")
 EARLY_SECONDS_MAX = 0.05  # masters count leases in whole milliseconds, and were asked at different moments
-LATE_SECONDS_MAX = 2.0  # for a busy machine; a lost wake-up costs 3 s, a dead waiter that is not passed over 10 s
+# A busy machine may be late. A lost wake-up costs 3 s, and a dead waiter that is not skipped 10 s.
+LATE_SECONDS_MAX = 2.0
 GUARD_FACTOR_MAX = 1.02  # a guard outlasts a lease by this factor, for clocks that run at different rates
 
 

@@ -47,14 +47,15 @@ class Workers:
         self._ledger, self._lock = Path(), NO_LOCK
         self._stopping, self._staying = threading.Event(), threading.Event()
         self._working: dict[str, Future[None]] = {}
-        self._waiting: dict[str, None] = {}  # the tasks that wait, in the order in which they began to
+        self._waiting: dict[str, None] = {}  # the tasks that wait, the first one first
         client: type[Client | AsyncClient] = AsyncClient if plan.is_asyncio else Client
         options: Any = {"prefix": plan.prefix, "ttl": plan.ttl, "client_name": process}
         self._real_lock = client(list(plan.urls), **options).lock(plan.name)
         self._begin: Callable[[str], Future[None]]
         if plan.is_asyncio:
             loop = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, daemon=True).start()  # so orders reach a blocked loop, too
+            # The loop has a thread of its own, so that orders reach the process while the loop is blocked.
+            threading.Thread(target=loop.run_forever, daemon=True).start()
             self._begin = lambda worker: asyncio.run_coroutine_threadsafe(self._task(worker), loop)
         else:
             pool = ThreadPoolExecutor(plan.workers)
@@ -76,7 +77,7 @@ class Workers:
 
     def _start(self, path: Path, locked: bool) -> None:
         self._ledger = path
-        self._lock = self._real_lock if locked else NO_LOCK  # all that differs between the two acts
+        self._lock = self._real_lock if locked else NO_LOCK  # only this differs between the two acts
         self._stopping.clear()
         for worker in self._names:
             self._working[worker] = self._begin(worker)
@@ -93,7 +94,7 @@ class Workers:
         """Cancel the task that has waited longest: of this process, it comes first in the queue."""
         began, work = time.monotonic(), self._working[next(iter(self._waiting))]
         work.cancel()
-        wait([work])  # until the task itself has ended
+        wait([work])  # `cancel` returns before the task has ended
         self._tell("cancelled", (began, time.monotonic() - began))
 
     def _stop(self) -> None:
@@ -134,5 +135,5 @@ class Workers:
         text = ledger.read(self._ledger)
         if self._staying.is_set():
             self._tell("inside", update)
-            threading.Event().wait()  # in a task this is the mistake that is shown: nothing else runs on its loop
+            threading.Event().wait()  # in a task this blocks the loop: the mistake that the demo shows
         return update, text

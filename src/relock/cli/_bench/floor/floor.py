@@ -12,16 +12,16 @@ from relock.cli._bench.floor.sockets import HAS_HIREDIS
 from relock.cli._bench.words import NO_HOPS_OF_SEVERAL
 from relock.cli._bench.work import Job
 
-NO_HIREDIS = "hiredis is not installed, and the floor's replies are read by it: install the extra hiredis"
+NO_HIREDIS = "hiredis, which reads the floor's replies, is not installed: install the extra hiredis"
 
 
 @frozen
 class Floor:
     """The floor of one run."""
 
-    pair: Pair | None  # an uncontended pair, if there is one
-    has_hops: bool  # whether hand-offs can be measured
-    missing: list[str]  # why there is no more of it, in words
+    pair: Pair | None  # an uncontended pair; None without a floor for it
+    has_hops: bool  # True if hand-offs can be measured
+    missing: list[str]  # the reasons for figures without a floor
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def floor_of(job: Job) -> Iterator[Floor]:
         try:
             asked = [stack.enter_context(closing(bare)) for bare in bare_sockets(job)]
             tried = pair_of([with_small_scripts(bare, floor_keys(job).pair) for bare in asked])
-            tried()  # whatever a master refuses, it refuses here
+            tried()  # a master that refuses a script of the floor refuses it here
             pair = tried
         except FLOOR_ERRORS as error:
             missing.append(f"a pair has no floor here: {error}")

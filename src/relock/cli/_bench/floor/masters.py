@@ -28,8 +28,8 @@ class FloorKeys(NamedTuple):
 
     pair: bytes  # the key of the pairs
     lock: bytes  # the key of the lock that is handed over
-    queue: bytes  # the key of the waiters, without a time to live, as the floor does the least; gone when nobody waits
-    channel: str  # what the names of the waiters' channels begin with
+    queue: bytes  # the key of the waiters; it has no time to live, and is gone when nobody waits
+    channel: str  # the beginning of the names of the waiters' channels
 
 
 def floor_keys(job: Job) -> FloorKeys:

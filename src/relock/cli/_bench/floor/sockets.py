@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 try:
     import hiredis
-except ImportError:  # the extra is not installed
+except ImportError:  # hiredis is an extra
     hiredis = None  # type: ignore[assignment]
 
 HAS_HIREDIS = hiredis is not None
@@ -29,7 +29,7 @@ class BareSocket:
 
     def __init__(self, sock: socket.socket, owner: object = None) -> None:
         self._socket = sock
-        self._owner = owner  # keeps the socket open
+        self._owner = owner  # this reference keeps the socket open
         self._reader = hiredis.Reader(replyError=RefusedError)
         self._owed = 0
 
