@@ -10,7 +10,7 @@ Argument = bytes | int | float
 """What a script gives: text, or a number, which Redis would turn into text."""
 
 INTEGER_MAX = 2**63 - 1
-EXACT_MAX = 10**17  # below it, Redis writes a script's number in digits only
+EXACT_MAX = 10**17  # Redis writes a smaller number of a script in digits only
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _DECIMAL = re.compile(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _INFINITIES = {b"inf": float("inf"), b"+inf": float("inf"), b"-inf": float("-inf")}
@@ -55,7 +55,7 @@ def sum_of(number: int, step: int) -> int:
 
 def as_score(value: Argument, error: str = NO_FLOAT) -> float:
     """Read an argument as a number or an infinity; raise `ReplyError` with the text `error` if it is neither."""
-    if type(value) is float and not isnan(value):  # its 17 digits would say the same
+    if type(value) is float and not isnan(value):  # its text of 17 digits would have the same value
         return value
     text = as_text(value)
     infinity = _INFINITIES.get(text.lower())
@@ -87,7 +87,7 @@ _ONLY_GET = (b"GET",)
 
 def set_options(options: tuple[Argument, ...]) -> tuple[tuple[bytes, ...], int | None]:
     """Return the words of SET's options without PX, and the milliseconds of PX or None."""
-    if len(options) == 3 and options[0] == b"PX" and options[2] == b"GET":  # the one way in which scripts call it
+    if len(options) == 3 and options[0] == b"PX" and options[2] == b"GET":  # scripts call SET only in this way
         return _ONLY_GET, _lifetime(options[1])
     words = tuple([as_text(option).upper() for option in options])
     lifetime = None

@@ -23,7 +23,7 @@ from relock.testing._store import COMMANDS, KINDS, PLAIN, STATUS, Status, Store
 
 ScriptReply = bytes | int | list[Any] | None
 
-_SINGLE, _ARRAY, _ERROR, _EXCEPTION = range(4)  # what a run returns first, see `finish` below
+_SINGLE, _ARRAY, _ERROR, _EXCEPTION = range(4)  # the kinds of results: the first value that `finish` below returns
 
 _GLUE = b"""
 local commands, kinds, STATUS_MARK, FAILED = ...

@@ -18,7 +18,7 @@ from relock.testing._world import World
 
 EPOCH_SECONDS = 1_700_000_000.0
 MINUTE_SECONDS = 60.0
-CALLBACK_SECONDS = 0.001  # after the last function: for callbacks, which run on threads of their own
+CALLBACK_SECONDS = 0.001  # a run goes on so long after the last function, for callbacks on other threads
 
 
 class VirtualClient(Client):
@@ -118,12 +118,12 @@ class Lab:
     def _call(self, function: Callable[[], Any], results: list[Any], number: int, errors: list[BaseException]) -> None:
         try:
             results[number] = function()
-        except GreenletExit:  # the lab ends it
+        except GreenletExit:  # the lab ends the function
             raise
-        except BaseException as error:  # of the code under test, or of pytest: the test must see it
+        except BaseException as error:  # the test must see every error of its code and of pytest
             errors.append(error)
         finally:
-            del current_task().owner  # so that its thread counts as ended: no watchdog renews its hold
+            del current_task().owner  # without it the thread counts as ended, and no watchdog renews its hold
 
     def sleep(self, seconds: float) -> None:
         """Let virtual time pass for the calling function, inside `run`."""
@@ -151,7 +151,8 @@ class Lab:
     def close(self) -> None:
         """End everything that still runs: functions end where they wait, and release nothing on their way out."""
         for process in self._processes:
-            process.is_dead = True  # first: or a function that ends would wait for ever for the reply to its release
+            # All processes die first: a function that ends would wait without end for the reply to its release.
+            process.is_dead = True
         for process in self._processes:
             process.end()
 

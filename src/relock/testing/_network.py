@@ -38,7 +38,7 @@ class VirtualConnection(RawConnection):
         self.timeout: float = options["socket_timeout"]
         self.fileno = self.world.fileno()
         self.subscriptions: list[bytes] = []
-        self.copies = 1  # of its socket, in this process and in forked children
+        self.copies = 1  # the copies of its socket in this process and in forked children
         self.is_open = False
         self.is_broken = False
         self._inbox: deque[Any] = deque()
@@ -184,7 +184,7 @@ class VirtualConnection(RawConnection):
     def _arrive(self, commands: Sequence[Sequence[bytes]]) -> None:
         server = self.server
         if self.process.name in server.unreachable:
-            return  # and nothing that comes later on this connection arrives either
+            return  # later commands on this connection do not arrive either
         if self in server.connections:
             server.receive(self, commands)
 

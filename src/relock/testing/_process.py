@@ -53,7 +53,7 @@ class Process:
         self._stands_since: float | None = None  # the true time at which its clock stopped, while it stands still
         self._steady_rate = rate
         self.stalls: list[tuple[float, float]] = []  # when its clock went on again, and for how long it had stood still
-        self.connections: dict[Any, None] = {}  # in the order in which they were opened, so that each run is the same
+        self.connections: dict[Any, None] = {}  # the order of opening makes each run the same
         self.channels: dict[int, Any] = {}  # its open sockets, by their numbers
         self._backlog: deque[Callable[[], object]] = deque()
 
@@ -188,7 +188,7 @@ class Task:
         self._target = target
         self.greenlet: greenlet = greenlet(self._run)
         self.greenlet.task = self
-        self.resume = self.greenlet.switch  # goes on where it waits
+        self.resume = self.greenlet.switch  # resumes the task where it waits
 
     def _run(self) -> None:
         try:
@@ -248,9 +248,9 @@ class Parking:
         self._process = process
         self._task = current_task()
         self._is_open = True
-        self._is_amid = False  # a signal's handler runs in its midst
-        self._event: Event | None = None  # makes the task go on
-        self._until = NO_TIMER  # on the process's clock
+        self._is_amid = False  # True while a signal's handler interrupts the wait
+        self._event: Event | None = None  # the event that makes the task go on
+        self._until = NO_TIMER  # the end of the wait on the process's clock
         self.woken = False
 
     def wait(self, seconds: float | None) -> bool:
@@ -259,7 +259,8 @@ class Parking:
         if process.is_dead:
             raise GreenletExit
         if seconds is not None:
-            seconds = max(seconds, TIMER_SECONDS)  # less may not move the clock: the task would ask again for ever
+            # A shorter wait may not move the clock: the task would ask without end.
+            seconds = max(seconds, TIMER_SECONDS)
             self._until = process.local() + seconds
             self._event = process.world.after(seconds / process.rate, self._go_on)
         elif not self._task.waits_without_timer:
@@ -272,7 +273,7 @@ class Parking:
             while handler:
                 handler = self._handle(handler)
         finally:
-            self._is_open = False  # also when an interrupt ends the wait
+            self._is_open = False  # an interrupt may have ended the wait
             if loop is not None:
                 _set_running_loop(loop)
         if process.is_dead:
@@ -292,7 +293,7 @@ class Parking:
             return False
         self.woken = True
         if self._event is not None:
-            self._event[-1] = None  # calls the timer off
+            self._event[-1] = None  # this calls the timer off
         world = self._process.world
         self._event = world.after(world.chance() * SWITCH_SECONDS, self._go_on)
         return True
@@ -303,7 +304,8 @@ class Parking:
             process.put_off(self._go_on)
         elif self._is_open and not process.is_dead:
             if process.is_unsteady and not self.woken and (left := self._until - process.local()) > TIMER_SECONDS:
-                self._event = process.world.after(left / process.rate, self._go_on)  # its clock is not there yet
+                # The process's clock has not reached the end yet.
+                self._event = process.world.after(left / process.rate, self._go_on)
                 return
             self._is_open = False
             if not self._is_amid:

@@ -171,7 +171,7 @@ class Server:
             return
         replies = [self._execute(raw, command) for command in commands]
         if len(replies) > 1 and self.world.chance() < SPLITS:
-            first = 1 + (commands[0][0] == b"CLIENT")  # so a connection's name draws no delay: it changes no run
+            first = 1 + (commands[0][0] == b"CLIENT")  # a connection's name must draw no delay, and so change no run
             raw.send_back(replies[:first])
             for reply in replies[first:]:
                 raw.send_back([reply])
@@ -244,7 +244,7 @@ class Server:
             return self.master.info(*command[1:])
         if word == b"HMGET":
             return [self.master.read("HGET", command[1], field) for field in command[2:]]
-        if word == b"SCAN":  # all keys at once, whatever the pattern: the caller filters them
+        if word == b"SCAN":  # the caller filters the keys, so all are given at once
             return [b"0", self.master.keys()]
         if word in _ALWAYS_SO:
             return _ALWAYS_SO[word]

@@ -20,7 +20,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-PREEMPTION = 0.01  # of the looks at a clock are followed by a pause
+PREEMPTION = 0.01  # the part of the looks at a clock after which a task pauses
 
 
 Event = list[Any]
@@ -49,13 +49,13 @@ class World:
         self.random: random.Random = random.Random(seed)
         self.chance = self.random.random
         self.now = 0.0  # true time, in seconds
-        self.has_ended = False  # whether a task or a process has ended since `run` last looked
-        self.log: list[tuple[float, str, str]] = []  # when, which process or server, what
+        self.has_ended = False  # True if a task or a process has ended since `run` last looked
+        self.log: list[tuple[float, str, str]] = []  # each line: time, process or server, event
         self.errors: list[tuple[str, BaseException]] = []
         self._events: list[Event] = []
         self._order = itertools.count()
         self.looks: int = self._draw_looks()
-        self._doomed: tuple[greenlet, BaseException, int] | None = None  # which task, its error, at which look
+        self._doomed: tuple[greenlet, BaseException, int] | None = None  # the task, its error, and the looks left
         self._hub = getcurrent()
         self._filenos = itertools.count(1000)
 
