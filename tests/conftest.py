@@ -125,7 +125,7 @@ def needs_server(item: pytest.Item) -> bool:
 
 
 def masters_counts() -> list[int]:
-    """With how many masters tests of any number of them are run, by ``RELOCK_TEST_MASTERS``."""
+    """Return the numbers of masters for tests of any number, by ``RELOCK_TEST_MASTERS``."""
     return [int(count) for count in os.environ.get("RELOCK_TEST_MASTERS", "1 3 5").split()]
 
 
@@ -151,7 +151,7 @@ def marks_of(kind: str, count: int = 1) -> list[pytest.MarkDecorator]:
 
 
 def quorums(metafunc: pytest.Metafunc, kinds: list[str]) -> None:
-    """Once with each number of masters, and, if faults strike some of them, once with each such part.
+    """Run a test once with each number of masters, and, if faults strike some of them, once with each such part.
 
     On several kinds of server with one master only: what a script does there does not depend on the others.
     """
@@ -177,13 +177,13 @@ def server_kind() -> str:
 
 @pytest.fixture
 def masters_count() -> int:
-    """How many masters `server` is."""
+    """Return the number of masters that `server` is."""
     return 1
 
 
 @pytest.fixture
 def reach() -> str:
-    """Before which part of the masters the faults of `faulty` strike: a minority, a majority, or all."""
+    """Return the part of the masters that the faults of `faulty` strike: a minority, a majority, or all."""
     return "all"
 
 
@@ -283,5 +283,5 @@ def name() -> str:
 
 @pytest.fixture
 def seed() -> int:
-    """What random tests begin with: printed in the header, set by ``RELOCK_SEED``."""
+    """Return the seed of random tests: printed in the header, set by ``RELOCK_SEED``."""
     return SEED

@@ -1,4 +1,4 @@
-"""Everybody who is measured: uncontended pairs, and workers who hand a lock over."""
+"""Contestants: uncontended pairs, and workers that hand a lock over."""
 
 import itertools
 import time

@@ -1,4 +1,4 @@
-"""What was aimed at, and whether it is met: of a report."""
+"""Goals of a report, and whether each is met."""
 
 import math
 import statistics
@@ -38,12 +38,12 @@ class Goal:
 
     @property
     def is_met(self) -> bool:
-        """Whether it is; a figure that is missing is a goal that is missed."""
+        """Return whether the goal is met; a goal without a figure is missed."""
         return self.measured <= self.bound if self.at_most else self.measured >= self.bound
 
     @property
     def distance(self) -> tuple[bool, float]:
-        """How far it is from being met, of goals with one bound; one without a figure is farther than any."""
+        """Distance from being met, among goals with one bound; a goal without a figure is farther than any."""
         return math.isnan(self.measured), self.measured if self.at_most else -self.measured
 
 
@@ -63,7 +63,7 @@ def _ratio(
 
 
 def of_pairs(pairs: dict[str, Any]) -> Iterator[Goal]:
-    """Those of pairs that nobody else disturbs, on one master and on several."""
+    """Yield the goals of undisturbed pairs, on one master and on several."""
     if one := pairs.get("one"):
         yield from _on_one(one["pairs_us"]["same"])
         yield _of_imports(one)
@@ -142,7 +142,7 @@ def _of_the_best(cell: list[Row]) -> Iterator[Goal]:
 
 
 def _fastest_peer(cell: list[Row]) -> tuple[str, float]:
-    """Its name and its rate; no name where none of them hands over."""
+    """Return the fastest peer's name and its rate; no name if no peer hands over."""
     peers = [(row["contestant"], middle(row, "handoffs_per_second")) for row in cell if is_peer(row["contestant"])]
     return max((peer for peer in peers if peer[1] > 0), key=lambda peer: peer[1], default=("", 0.0))
 
@@ -166,7 +166,7 @@ def _figure(cell: Iterable[Row], contestant: str, figure: str) -> float:
 
 
 def _worst(found: Iterable[Goal]) -> Iterator[Goal]:
-    """Of goals for many cells the one that is farthest from being met, if there is any."""
+    """Yield the goal that is farthest from being met, of goals for many cells, if there is any."""
     all_of_them = list(found)
     if all_of_them:
         yield max(all_of_them, key=lambda goal: goal.distance)
@@ -181,7 +181,7 @@ def _in_words(row: Row) -> str:
 
 
 def of_tasks(found: dict[str, Any]) -> Iterator[Goal]:
-    """Those of tasks of an event loop, as far as they were measured."""
+    """Yield the goals of tasks of an event loop, as far as the tasks were measured."""
     if pairs := found.get("pairs"):
         same = pairs["one"]["pairs_us"]["same"]
         what = "tasks: acquire + release / the same scripts, bare on a loop, one CPU"

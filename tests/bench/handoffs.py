@@ -43,7 +43,7 @@ class Cell:
     section_ms: float
 
     def job(self, contestant: str, urls: Sequence[str]) -> Job:
-        """What its workers do, with a lock of a fresh name."""
+        """Return the job of the workers, with a lock of a fresh name."""
         processes, threads = (self.workers, 1) if self.kind == PROCESSES else (1, self.workers)
         return Job(
             contestant=contestant,
@@ -58,7 +58,7 @@ class Cell:
 
 @frozen
 class HandoffPlan:
-    """Which cells, with whom, and for how long."""
+    """Plan: the cells, the contestants, and the seconds."""
 
     cells: tuple[Cell, ...]
     contestants: tuple[str, ...]
@@ -66,14 +66,14 @@ class HandoffPlan:
     seconds: float
 
     def contestants_of(self, cell: Cell, round_: int) -> Iterator[str]:
-        """Who is measured in a round of a cell. The peers in the first only: they are far from the others."""
+        """Yield the contestants of a round of a cell: the peers only in the first one, as their figures are far off."""
         for name in self.contestants:
             hands_over = CONTESTANTS[name].hands_over(cell.masters, cell.kind, cell.workers)
             if hands_over and (round_ == 0 or not is_peer(name)):
                 yield name
 
     def seconds_of(self, cell: Cell, contestant: str) -> float:
-        """For how long one is measured: until everybody has had some turns, if they are handed over well."""
+        """Return the seconds for one contestant: in them all workers have some turns, if hand-offs go well."""
         enough = TURNS_EACH * cell.workers * (cell.section_ms / 1e3 + TURN_SECONDS)
         polls = POLLING_SECONDS if CONTESTANTS[contestant].polls else 0.0
         return max(self.seconds, enough, polls)
@@ -145,7 +145,7 @@ class Bench:
 
     @contextmanager
     def _parts(self, job: Job) -> Iterator[list[tuple[Program, Job]]]:
-        """Who plays a job, on the CPUs of this process: of another language, a program for each process."""
+        """Yield the programs that play a job, on this process's CPUs; for another language, one for each process."""
         toolchain = CONTESTANTS[job.contestant].toolchain
         if toolchain is None:
             program = self._program(CONTESTANTS[job.contestant].program)

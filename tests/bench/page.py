@@ -1,4 +1,4 @@
-"""What the documentation shows of ``docs/results/bench.json``; ``python -m bench.page`` in ``tests`` makes it anew.
+"""Tables and plots of ``docs/results/bench.json``; ``python -m bench.page`` in ``tests`` makes it anew.
 
 These are the tables and plots of ``docs/results/benchmark.md``, a few figures of them in the README, and a few rows in
 ``docs/concepts/performance.md``. The tables are a part of their page, between two marks, so that they can be read where

@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parent / "peers"
 
 @frozen
 class Toolchain:
-    """How the programs of a language are built and started."""
+    """Toolchain of a language: it builds and starts programs."""
 
     name: str
     folder: Path
@@ -31,7 +31,7 @@ class Toolchain:
 
     @property
     def is_built(self) -> bool:
-        """Whether they can be started."""
+        """Return whether the programs can be started."""
         return self.built.exists() and shutil.which(self.command[0]) is not None
 
     def start(self) -> Program:
@@ -76,12 +76,12 @@ PEERS = {
 
 
 def built() -> dict[str, Peer]:
-    """Those that can be measured here."""
+    """Return the peers that can be measured here."""
     return {name: peer for name, peer in PEERS.items() if peer.toolchain.is_built}
 
 
 def missing() -> list[str]:
-    """Why the others are not measured, a line each."""
+    """Return why the others are not measured, a line each."""
     return [
         f"not measured: {name}: {peer.toolchain.name} or its libraries are not here (python -m bench.peers)"
         for name, peer in PEERS.items()
@@ -100,7 +100,7 @@ class ForeignPairs:
         self._program.receive(READY_SECONDS)
 
     def many(self, count: int) -> float:
-        """How long (s) so many pairs took."""
+        """Return the seconds that so many pairs took."""
         self._program.send({"pairs": count})
         return float(self._program.receive(OVERDUE_SECONDS)["ns"]) / 1e9
 

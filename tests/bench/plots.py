@@ -61,7 +61,7 @@ def squeezed(svg: str) -> str:
 
 
 def _look_of(names: Sequence[str]) -> Callable[[str], dict[str, Any]]:
-    """How each is drawn: floors grey and dashed, ours thick."""
+    """Return the look of each contestant: floors grey and dashed, ours thick."""
     floors = [name for name in names if is_floor(name)]
     ours = [name for name in names if name.startswith("relock")]
     peers = [name for name in names if name not in floors and name not in ours]

@@ -24,7 +24,7 @@ class Ticks(NamedTuple):
 
 
 def ticks(text: str | None = None) -> Ticks:
-    """What the kernel counts by now, or has in this text of ``/proc/stat``; nothing where it counts nothing."""
+    """Return the kernel's counts of now, or of this text of ``/proc/stat``; none if the kernel counts nothing."""
     path = Path("/proc/stat")
     if text is None:
         text = path.read_text() if path.exists() else ""
@@ -36,7 +36,7 @@ def ticks(text: str | None = None) -> Ticks:
 def undisturbed(
     play: Callable[[], Found], *, look: Callable[[], Ticks] = ticks, pause_seconds: float = PAUSE_SECONDS
 ) -> tuple[Found, float]:
-    """What `play` found, and the part of the CPUs' time that was stolen meanwhile.
+    """Return what `play` found, and the part of the CPUs' time that was stolen meanwhile.
 
     Where that is more than `STOLEN_MAX` it is played again, up to `PLAYS_MAX` times in all; then the quietest counts.
     """

@@ -1,9 +1,9 @@
-"""Measures what the documentation shows: ``python -m bench.report [threads|tasks] [--publish]`` in ``tests``.
+"""Measurement of the documentation's figures: ``python -m bench.report [threads|tasks] [--publish]`` in ``tests``.
 
 The half about threads and processes takes about twenty minutes, the half about tasks eight; longer where others disturb
 it (`bench.quiet`). ``--publish`` puts the figures of a whole half into ``docs/results/bench.json``, in the place of
-those that were there, and makes the tables and plots of the documentation, from that file alone. Else they are shown,
-and ``--only`` and ``--scale`` measure less.
+those that were there. Then it makes the tables and plots of the documentation, from that file alone. Without it the
+figures are shown, and ``--only`` and ``--scale`` measure less.
 """
 
 import argparse

@@ -24,7 +24,7 @@ def of(rows: Iterable[Row], contestant: str) -> Row | None:
 
 
 def contestants(rows: Iterable[Row]) -> list[str]:
-    """Who was measured, in the order in which they were."""
+    """Return the contestants in the order in which they were measured."""
     return list(dict.fromkeys(row["contestant"] for row in rows))
 
 

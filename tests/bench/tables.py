@@ -22,12 +22,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def strong(name: str) -> str:
-    """Ours stands out."""
+    """Set our own contestants in bold type."""
     return f"**{name}**" if name.startswith("relock") and "bare" not in name else name
 
 
 def what_ran(report: dict[str, Any]) -> str:
-    """On what, for how long, with whom, and how undisturbed."""
+    """Return the machine, the time, the contestants, and the disturbances."""
     machine = report["machine"]
     sha, dirty, _ = report["commit"].partition("-dirty")
     taking_part = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
@@ -39,7 +39,7 @@ def what_ran(report: dict[str, Any]) -> str:
 
 
 def _disturbed(parts: Sequence[float]) -> str:
-    """How many rounds others disturbed, however often they were played."""
+    """Return the number of rounds that others disturbed, however often the rounds were played."""
     much = [part for part in parts if part > STOLEN_MAX]
     if not much:
         most = max(parts, default=0.0)
@@ -65,7 +65,7 @@ def pairs_table(title: str, found: dict[str, Any], of_what: str, floor: Callable
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Between which values half of them are."""
+    """Return the values between which half of the figures lie."""
     if len(values) < 2:
         return "one round"
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")

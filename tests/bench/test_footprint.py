@@ -50,7 +50,7 @@ def test_waiters_share_one_subscription_and_do_not_poll() -> None:
 
 
 def test_waiting_tasks_share_connections_and_do_not_poll_and_none_is_forgotten() -> None:
-    """That every other one is cancelled, and the others are served, is looked at on the way."""
+    """Every other task is cancelled on the way, and the others are served."""
     found = watch("locks", TASKS_COUNT, TASKS_SECONDS)
     assert (found.cost.subscriptions, found.cost.connections) == (1, 2)
     assert found.cost.threads <= 3

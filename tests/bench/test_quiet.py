@@ -1,4 +1,4 @@
-"""What is measured while others have the machine is measured again."""
+"""Measurements that others have disturbed are repeated."""
 
 from itertools import count
 

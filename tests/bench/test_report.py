@@ -1,4 +1,4 @@
-"""Only a whole half of a report is published, and only of a CPython as users have it."""
+"""Publication of whole halves of a report, and only of a CPython as users have it."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ def test_a_build_shows_that_it_was_optimised(
 def test_what_was_measured_on_another_build_is_not_published(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """It may be written to a file of its own, and a part of it shown."""
+    """Such a report may be written to a file of its own, and a part of the report may be shown."""
     measured: list[str] = []
     shown: list[dict[str, Any]] = []
 

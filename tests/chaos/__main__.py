@@ -26,7 +26,7 @@ SHAPES_IN_TURN = ("moving", "busy", "unguarded", "crowded", "busy")  # the busy 
 
 
 def options() -> argparse.Namespace:
-    """What the command line says."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0, help="how long, in all; the last episodes are ended")
     parser.add_argument("--seed", default=str(random.SystemRandom().randrange(10**9)))

@@ -1,4 +1,4 @@
-"""Many episodes and controls, some at a time, each in a process of its own.
+"""Campaign of many episodes and controls, some at a time, each in a process of its own.
 
 So while one episode waits, for a stopped master say, another one uses the machine.
 """
@@ -21,7 +21,7 @@ PROBLEMS_MAX = 5
 
 @frozen
 class Campaign:
-    """What episodes have in common; they take the items of each list in turn."""
+    """Common part of episodes, which take the items of each list in turn."""
 
     seed: str
     masters: Sequence[int]
@@ -54,7 +54,7 @@ class Campaign:
 
 
 def told(name: str, finding: Finding) -> str:
-    """For people; only the first of many problems."""
+    """Return the text for people, with only the first of many problems."""
     problems = [*finding.violations[:PROBLEMS_MAX], *finding.late, *finding.errors[:PROBLEMS_MAX]]
     kept = [f"kept in {finding.kept}"] if finding.kept else []
     return "\n  ".join([summary([(name, finding)]), *map(str, problems), *kept])

@@ -36,12 +36,12 @@ class Hold:
 
     @property
     def begin(self) -> float:
-        """When its holder knew of it."""
+        """Return the time at which the holder knew of the hold."""
         return self.grant.returned
 
     @property
     def is_empty(self) -> bool:
-        """Whether it was over before its holder knew of it."""
+        """Return whether the hold was over before the holder knew of it."""
         return self.end <= self.begin
 
     def __str__(self) -> str:
@@ -293,7 +293,7 @@ class Search:
         return State(state.grant if state.levels > 1 else -1, state.levels - 1, state.grants)
 
     def _objection(self, state: State, index: int, moment: float) -> str | None:
-        """Why the model does not allow this call now, with the lock free again if that is possible by `moment`."""
+        """Return why the model refuses this call now, with the lock free again if that is possible by `moment`."""
         operation = self._operations[index]
         holder = self._operations[state.grant] if state.grant >= 0 else None
         if operation.is_grant:
@@ -381,7 +381,7 @@ def _is_before(hold: Hold, other: Hold) -> bool:
 
 
 def is_late(write: Write, holds: Holds) -> bool:
-    """Whether a write began after its hold was over."""
+    """Return whether a write began after its hold was over."""
     return write.called > holds[write.grant].grant.until
 
 

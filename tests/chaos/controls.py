@@ -82,5 +82,5 @@ def run_control(name: str, seed: str) -> Finding:
 
 
 def is_found(name: str, finding: Finding) -> bool:
-    """Whether the check that must find this control broken has done so."""
+    """Return whether the check that must find this control broken has done so."""
     return CONTROLS[name].shows in {violation.check for violation in finding.violations}

@@ -123,7 +123,7 @@ def stopped(field: Field, process: str) -> Iterator[bool]:
 
 
 def each(blow: Blow, action: Callable[[int], T]) -> list[T]:
-    """Does `action` to all masters that the blow strikes, at the same time."""
+    """Do `action` to all masters that the blow strikes, at the same time."""
     with ThreadPoolExecutor(len(blow.masters)) as pool:
         return list(pool.map(action, blow.masters))
 
@@ -308,7 +308,7 @@ SCRIPTS = ("acquire", "enqueue", "release", "count", "extend", "heartbeat", "hea
 
 @network("slow network")
 def delay(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Lets nothing through for a moment, again and again."""
+    """Let nothing through for a moment, again and again."""
     for _ in range(8):
         for proxy in _proxies(field, blow):
             proxy.pause()
@@ -320,7 +320,7 @@ def delay(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @network("black hole")
 def black_hole(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Lets nothing through, and ends no connection: they are half-open."""
+    """Let nothing through, and end no connection: all are half-open."""
     for proxy in _proxies(field, blow):
         proxy.pause()
     try:

@@ -216,7 +216,7 @@ class Field:
         return f"p{number}"
 
     def is_inside(self, process: str) -> bool:
-        """Whether one of its workers was last seen inside the section of a lock."""
+        """Return whether one of the process's workers was last seen inside the section of a lock."""
         return any(worker.startswith(f"{process}.") for worker in list(self.store.inside.values()))
 
     def pick_process(self, dice: random.Random, *, inside: bool, has_loop: bool = False) -> str | None:

@@ -150,7 +150,7 @@ class Reader:
         )
 
     def _until(self, call: _Call, process: str, called: float) -> float:
-        """Until when the worker believed in its hold: the deadline that it saw last.
+        """Return until when the worker believed in its hold: the deadline that it saw last.
 
         If the hold was lost before that (masters forgot it, a clock stepped), only until it last saw the hold: an owner
         gives up a hold that it lost early, and others may come at once.

@@ -48,17 +48,17 @@ class Kind:
     weight: float = 1.0
 
     def may_come_with(self, other: "Kind") -> bool:
-        """Whether another fault may strike at the same time, chosen after this one."""
+        """Return whether another fault may strike at the same time, chosen after this one."""
         return not other.lonely and not (self.lonely and other.whom == "masters")
 
     def is_possible(self, plan: FieldPlan) -> bool:
-        """Whether the field has what it strikes."""
+        """Return whether the field has what the fault strikes."""
         if (self.is_network and plan.is_direct) or (self.needs_loops and not plan.has_loops):
             return False
         return plan.has_replicas or not self.needs_replicas
 
     def is_borne(self, plan: FieldPlan) -> bool:
-        """Whether relock keeps all its promises under it."""
+        """Return whether relock keeps all its promises under the fault."""
         return plan.guard > 0 or self.keeps or not self.forgets
 
 
@@ -87,17 +87,17 @@ def guard_bound(ttl: float, guard: float) -> float:
 
 
 def step_bound(ttl: float, guard: float) -> float:
-    """As for the guard, and 2 T more: leases last longer if a clock was set back."""
+    """Bound as for the guard, and 2 T more: leases last longer if a clock was set back."""
     return 2 * ttl + 1.02 * guard + POLL_SECONDS
 
 
 def deaf_bound(ttl: float, guard: float) -> float:
-    """Until releases pass over a silent waiter, and a heartbeat."""
+    """Bound until releases pass over a silent waiter, and a heartbeat."""
     return DEAF_SECONDS + POLL_SECONDS
 
 
 def stuck_bound(ttl: float, guard: float) -> float:
-    """Until a client whose loop stands still loses its turn."""
+    """Bound until a client whose loop stands still loses its turn."""
     return HANDED_SECONDS + HEARTBEAT_SECONDS
 
 

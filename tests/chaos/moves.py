@@ -30,13 +30,13 @@ DOWN_SECONDS = (0.0, 0.5)
 
 
 def move_bound(ttl: float, guard: float) -> float:
-    """Until clients find the move, and the new master's guard is over; a new replica may change its id once more."""
+    """Bound until clients find the move and the new master's guard ends; a new replica may change its id once more."""
     return MOVE_SECONDS + 2 * 1.02 * guard
 
 
 @frozen
 class Way:
-    """How one move goes. It is drawn beforehand, because masters move at the same time, each in a thread of its own.
+    """Course of one move, drawn beforehand because masters move at the same time, each in a thread of its own.
 
     Attributes:
         early: the address leads to the replica before that is a master.
@@ -156,7 +156,7 @@ def _lead_late(pair: Pair, way: Way) -> None:
 
 
 def _promote_in_step(field: Field, pair: Pair) -> bool:
-    """Whether the replica became the master, with all the data; writes still wait on the old one then."""
+    """Return whether the replica became the master, with all the data; writes still wait on the old one then."""
     pair.stop_writing()
     if not pair.is_in_step():
         pair.write_again()

@@ -29,7 +29,7 @@ OVERSLEEP_SECONDS = 0.01
 
 @frozen
 class Episode:
-    """What strikes whom for how long; the same seed makes the same choices.
+    """Episode: its faults, their masters and their times; the same seed makes the same choices.
 
     Attributes:
         kinds: the faults to choose from; all, if it is empty.
@@ -200,7 +200,7 @@ class Waves:
         blow.end = clock()
 
     def _rest(self, kinds: Sequence[Kind]) -> None:
-        """After a fault that struck alone, waits for its effect, so that the next fault is not blamed for it."""
+        """Wait for the effect of a fault that struck alone, so that the next fault is not blamed for it."""
         plan = self.episode.plan
         time.sleep(self.dice.uniform(0.0, self.episode.pause))
         if any(kind.lonely for kind in kinds):
@@ -215,6 +215,6 @@ class Waves:
         wait_until(lambda: self._have_entered_since(before), kinds[0].bound(plan.ttl, plan.guard))
 
     def _have_entered_since(self, before: dict[str, int]) -> bool:
-        """Whether each lock has had a new holder."""
+        """Return whether each lock has had a new holder."""
         now = self.field_.store.entries
         return len(now) >= self.episode.plan.locks and all(now[lock] > before.get(lock, 0) for lock in list(now))

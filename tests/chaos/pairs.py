@@ -39,7 +39,7 @@ def tell(server: Server, *words: object) -> None:
 
 
 def look(server: Server) -> dict[str, Any]:
-    """What a server says of its replication; nothing if it does not answer."""
+    """Return a server's fields on replication; none if the server does not answer."""
     try:
         with server.client() as client:
             info: dict[str, Any] = client.info("replication")
@@ -56,13 +56,13 @@ def follow(server: Server, master: Server) -> None:
 
 
 def is_connected(server: Server, master: Server) -> bool:
-    """Whether it follows that master, and has its data."""
+    """Return whether the server follows that master, and has the master's data."""
     info = look(server)
     return info.get("master_port") == master.port and info.get("master_link_status") == "up"
 
 
 def is_master(server: Server) -> bool:
-    """Whether the server is a master."""
+    """Return whether the server is a master."""
     return look(server).get("role") == "master"
 
 
@@ -79,7 +79,7 @@ class Pair:
         return wait_until(lambda: is_connected(self.new, self.old), READY_SECONDS)
 
     def stop_writing(self) -> None:
-        """Lets writes wait on the old master from now on."""
+        """Let writes wait on the old master from now on."""
         tell(self.old, "CLIENT", "PAUSE", PAUSE_MS, "WRITE")
 
     def is_in_step(self) -> bool:
@@ -88,7 +88,7 @@ class Pair:
         return wait_until(lambda: look(self.new).get("slave_repl_offset", -1) >= offset, READY_SECONDS)
 
     def write_again(self) -> None:
-        """Lets the waiting writes on the old master go on; it refuses them if it is a replica by now."""
+        """Let the waiting writes on the old master go on; a master that is a replica by now refuses them."""
         tell(self.old, "CLIENT", "UNPAUSE")
 
     def fail_over(self) -> bool:

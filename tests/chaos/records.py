@@ -1,4 +1,4 @@
-"""What a history consists of. Frozen values; times of one clock that all processes share, in seconds."""
+"""Records of a history: frozen values, with times (s) of one clock that all processes share."""
 
 import math
 from collections.abc import Sequence
@@ -47,11 +47,11 @@ class Operation:
 
     @property
     def is_grant(self) -> bool:
-        """Whether it is an outermost acquire that was granted."""
+        """Return whether the call is an outermost acquire that was granted."""
         return self.kind == "acquire" and self.level == 0 and self.outcome == "ok"
 
     def __str__(self) -> str:
-        """Who did what, and when."""
+        """Show the worker, the call, and the times."""
         what = self.kind if self.level == (self.kind == "release") else f"nested {self.kind}"
         end = "never returned" if self.returned == FOREVER else f"{self.returned:.6f}"
         return f"{what} #{self.number} of {self.lock!r} by {self.worker} ({self.called:.6f} to {end})"

@@ -1,4 +1,4 @@
-"""What the locks protect: a counter and a marker, which nothing else guards, and a store that checks fencing tokens."""
+"""Resource that locks protect: an unguarded counter and marker, and a store that checks fencing tokens."""
 
 import json
 import os
@@ -52,7 +52,7 @@ class Marker:
             os.close(file)
 
     def owner(self) -> int:
-        """Its owner; 0 if there is none, or it is not written yet."""
+        """Return the marker's owner; 0 if there is none, or the marker is not written yet."""
         try:
             return int(self._path.read_text() or 0)
         except FileNotFoundError:
@@ -82,7 +82,7 @@ class Store:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def judge(self, lock: str, token: int, worker: str, phase: str) -> tuple[bool, int]:
-        """Whether a write with this token is accepted, and its place in the order of all."""
+        """Return whether a write with this token is accepted, and the write's place in the order of all."""
         with self._judging:
             self._order += 1
             accepted = token >= self._highest.get(lock, 0)
@@ -130,7 +130,7 @@ class StoreClient:
         self._replies = self._socket.makefile("rb")
 
     def write(self, *request: Any) -> tuple[bool, int]:
-        """As `Store.judge`."""
+        """Judge a write, as `Store.judge` does."""
         self._socket.sendall(json.dumps(request).encode() + b"\n")
         accepted, order = json.loads(self._replies.readline())
         return accepted, order

@@ -1,4 +1,4 @@
-"""What runs leave behind: a file with an entry for each, which `chaos.page` makes the tables of the documentation from.
+"""Results of runs: a file with an entry for each, which `chaos.page` makes the tables of the documentation from.
 
 A run writes its entry anew after every episode, so that its results stay if it is killed.
 """
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was broken but the controls."""
+        """Return whether nothing was broken but the controls."""
         return all(total.is_good for total in self.totals.values()) and all(self.controls.values())
 
     def as_json(self) -> Json:

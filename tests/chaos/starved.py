@@ -25,7 +25,7 @@ def _starved(operations: Sequence[Operation], blows: Sequence[Blow], longest: fl
 
 
 def _stopped(one: Operation, blows: Sequence[Blow]) -> float:
-    """For how many seconds faults struck its own process meanwhile."""
+    """Return the seconds for which faults struck the worker's own process meanwhile."""
     process, until = one.worker.partition(".")[0], one.returned if one.returned != FOREVER else one.called
     spans = (min(blow.end, until) - max(blow.begin, one.called) for blow in blows if blow.process == process)
     return sum(max(0.0, span) for span in spans)

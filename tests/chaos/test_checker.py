@@ -102,7 +102,7 @@ def nested_holds(story: Story) -> None:
 
 
 def calls_that_overlap(story: Story) -> None:
-    """Both acquires began before the first grant; the second is granted while the release is on its way."""
+    """Acquires overlap: both began before the first grant; the second is granted while the release is on its way."""
     story.take("x", 0.0, 5, returned=0.5)
     story.take("y", 0.1, 6, returned=1.05)
     story.give("x", 1.0, returned=1.4)
@@ -158,7 +158,7 @@ def a_paused_holder_that_finds_out(story: Story) -> None:
 
 
 def a_late_write_that_undoes_an_update(story: Story) -> None:
-    """What a holder wrote after its lease may be what the next one reads."""
+    """Holders may read what the one before wrote after its lease."""
     late = story.take("x", 0.0, 5, until=1.0)
     second = story.turn("y", 1.5, 6)
     story.add(second, 1.6, 0)
@@ -168,7 +168,7 @@ def a_late_write_that_undoes_an_update(story: Story) -> None:
 
 
 def a_killed_writer(story: Story) -> None:
-    """Its write may have been done or not."""
+    """Killed writers may or may not have written."""
     killed = story.take("x", 0.0, 5, until=1.0, killed=0.3)
     story.add(killed, 0.2, 0, returned=FOREVER)
     for i, (worker, read) in enumerate([("y", 1), ("z", 2)]):
@@ -319,7 +319,7 @@ def a_nested_release_that_ends_the_hold(story: Story) -> None:
 
 
 def a_stale_write_that_is_accepted(story: Story) -> None:
-    """Its token is even the higher one, so that the store can't know."""
+    """Stale writes may have the higher token, so that the store can't know."""
     late = story.take("x", 0.0, 9, until=1.0)
     story.write(story.turn("y", 1.5, 8), 1.7)
     story.write(late, 2.5)
@@ -448,7 +448,7 @@ def test_each_loss_is_told_once(times: int, ended: set[str], sentence: str | Non
 def test_a_hold_that_is_lost_though_nothing_strikes_is_found(
     process: str, since: float, until: float, *, is_found: bool
 ) -> None:
-    """It must have begun and been over in that time; the moment of its release does not count."""
+    """Holds count that began and were over in that time; the moment of the release does not."""
     story = Story()
     grant = a_loss(story)
     found = check_kept(story.operations, process, since, until)
@@ -544,7 +544,7 @@ def some_calls(dice: random.Random) -> list[Operation]:
 
 
 def has_order(operations: list[Operation]) -> bool:
-    """Whether the model allows any order of the calls; it tries all of them."""
+    """Return whether the model allows any order of the calls; all orders are tried."""
     ends = {number: hold.may_end for number, hold in holds_of(operations).items()}
 
     def go_on(left: frozenset[Operation], holder: Operation | None, levels: int, highest: int) -> bool:

@@ -114,7 +114,7 @@ def test_a_fault_that_came_before_the_next_grant_and_within_the_bound_may_delay_
 
 
 def crowd(count: int) -> list[Operation]:
-    """So many turns, of half a second each, of one worker that comes again and again."""
+    """Return so many turns, of half a second each, of one worker that comes again and again."""
     turns = [turn(10 + 2 * i, "p1.t0", 2.0 + 0.5 * i, 2.1 + 0.5 * i, 2.4 + 0.5 * i) for i in range(count)]
     return [operation for one in turns for operation in one]
 

@@ -47,7 +47,7 @@ class Tally:
     bound: float = 0.0
 
     def add(self, other: "Tally") -> None:
-        """Both together."""
+        """Return both together."""
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.longest, self.bound = max(self.longest, other.longest), max(self.bound, other.bound)
@@ -85,7 +85,7 @@ class Finding:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was broken."""
+        """Return whether nothing was broken."""
         return not (self.violations or self.errors or self.late)
 
     @property
@@ -96,11 +96,11 @@ class Finding:
 
     @property
     def struck(self) -> int:
-        """How many faults struck something; of several at once, each counts."""
+        """Return the number of faults that struck something; of several at once, each counts."""
         return sum(tally.struck for name, tally in self.faults.items() if name != MIXED)
 
     def add(self, other: "Finding") -> None:
-        """Both together."""
+        """Return both together."""
         for name in NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.stall = max(self.stall, other.stall)
@@ -180,7 +180,7 @@ class Calls:
 
 
 class Wait(NamedTuple):
-    """For how long (s) a lock was free, or somebody asked for it, until a grant at `granted_at`, or the end."""
+    """Seconds for which a lock was free, or was asked for, until a grant at `granted_at`, or the end."""
 
     seconds: float
     lock: str
@@ -188,7 +188,7 @@ class Wait(NamedTuple):
 
 
 class Timeline:
-    """What was under way at a moment, of an episode whose faults were over by `end`."""
+    """Timeline of an episode whose faults were over by `end`: it tells what was under way at a moment."""
 
     def __init__(self, operations: Sequence[Operation], ttl: float, end: float) -> None:
         self._ttl, self._end = ttl, end
@@ -202,7 +202,7 @@ class Timeline:
         self._times = {lock: [one.returned for one in self._grants[lock]] for lock in self.locks}
 
     def struck(self, blow: Blow) -> Tally:
-        """What a fault struck: holds and waits when it began, and renewals that were due while it lasted."""
+        """Count what a fault struck: holds and waits at its beginning, and renewals that were due while it lasted."""
         holds, waits = self._open_holds(blow), self._open_waits(blow)
         part = self._ttl / RENEW_PART
         renewals = sum(
@@ -263,7 +263,7 @@ class Timeline:
 
 
 def _lease_end(hold: Hold) -> float:
-    """When a hold was over, even if its worker was killed."""
+    """Return when a hold was over, even if its worker was killed."""
     return hold.end if hold.grant.killed == FOREVER else hold.grant.until
 
 
@@ -315,7 +315,7 @@ def _name(plan: FieldPlan, blow: Blow) -> str:
 
 
 def _bound(plan: FieldPlan, blow: Blow) -> tuple[float, float]:
-    """Within how many seconds the next grant must come, and from when on they count."""
+    """Return the seconds within which the next grant must come, and from when on they count."""
     kind = KINDS[blow.kind]
     if blow.reach == "minority":
         return POLL_SECONDS, blow.begin
@@ -327,7 +327,7 @@ def _bound(plan: FieldPlan, blow: Blow) -> tuple[float, float]:
 
 
 def summary(findings: Iterable[tuple[str, Finding]]) -> str:
-    """For people."""
+    """Return the verdict for people."""
     return "\n".join(f"{name}: {_line(finding)}" for name, finding in findings)
 
 

@@ -32,7 +32,7 @@ TOLD_SECONDS = 5.0
 
 @frozen
 class Job:
-    """What a process must do.
+    """Job of a process.
 
     Attributes:
         crowd: the part of the turns in which a thread takes one of the first few locks; else it takes any.
@@ -69,7 +69,7 @@ ClientT = TypeVar("ClientT", Client, AsyncClient)
 
 
 class Process(ABC, Generic[ClientT]):
-    """What the workers of one process share."""
+    """Common part of the workers of one process."""
 
     def __init__(self, job: Job) -> None:
         folder = Path(job.folder)
@@ -141,7 +141,7 @@ class Process(ABC, Generic[ClientT]):
 
     @property
     def is_told(self) -> bool:
-        """Whether the callback has been told of all losses that workers have found."""
+        """Return whether the callback has been told of all losses that workers have found."""
         return self.found_lost <= self.told
 
     def _hear_of_losses(self) -> None:
@@ -192,7 +192,7 @@ class Output(logging.Handler):
         self._is_read.set()
 
     def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
-        """See `logging.Handler`."""
+        """Handle a record of the log."""
         self.write()
 
     def write(self) -> None:
@@ -200,11 +200,11 @@ class Output(logging.Handler):
         self._is_read.wait()
 
     def block(self) -> None:
-        """Lets nobody read any more."""
+        """Let nobody read any more."""
         self._is_read.clear()
 
     def read_again(self) -> None:
-        """Lets somebody read again."""
+        """Let a reader go on."""
         self._is_read.set()
 
 
@@ -218,7 +218,7 @@ def made(job: Job) -> Process[Any]:
 
 
 def main() -> None:
-    """Does the job that its argument says."""
+    """Do the job that the argument names."""
     job = Job(**json.loads(sys.argv[1]))
     warnings.simplefilter("ignore", RelockWarning)
     logging.getLogger("relock").propagate = False

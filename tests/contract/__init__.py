@@ -1,7 +1,7 @@
 """The contract of a driver, proven: one suite, run on every driver there is.
 
-What a driver promises stands in `relock._core.effects`. Each test here holds one of these promises, is written once
-against a `Rig` (`contract.rigs.rig`), and runs
+What a driver promises stands in `relock._core.effects`. Each test here holds one of these promises, and is written once
+against a `Rig` (`contract.rigs.rig`). It runs
 
 * on threads, over real servers on loopback with a proxy before each (`contract.rigs.threads`);
 * on the simulator's platform, over virtual masters in virtual time (`contract.rigs.virtual`);
@@ -11,8 +11,8 @@ tests.
 
 What holds the tests together is the *step*: each moment at which the driver asks something of its platform (the clock,
 a queue, an event, a poller, a channel, another thread). Between two steps a driver waits for nobody, so what others do
-meanwhile might as well happen at the next one. `contract.rigs.watch` sees every step of one thread, and a test does
-what it is about at the first step, then, in another run, at the second, and so on until a run comes to its end before:
+meanwhile might as well happen at the next one. `contract.rigs.watch` sees every step of one thread. A test does what
+it is about at the first step; then, in another run, at the second; and so on until a run comes to its end before:
 
 * `test_interrupts`: an exception is raised there. A call that was interrupted has done nothing, or what it did is
   undone; a release is carried out; nothing is renewed for nobody, and nobody is kept waiting. The same while the driver

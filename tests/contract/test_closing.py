@@ -19,7 +19,7 @@ def hold_all(lines: Sequence[Line]) -> list[Fault]:
 
 @pytest.mark.several
 def test_a_release_that_a_minority_has_not_heard_of_is_finished(rig: Rig, name: str) -> None:
-    """Its request is late there, longer than the client is open."""
+    """Requests of the release are late there, for longer than the client is open."""
     client = rig.client(node_timeout=10 * BRIEF)
     rig.warm_up(client)
     lock = client.lock(name)
@@ -33,7 +33,7 @@ def test_a_release_that_a_minority_has_not_heard_of_is_finished(rig: Rig, name: 
 
 
 def test_an_acquire_that_was_interrupted_is_undone_before_a_close_has_ended(rig: Rig, name: str) -> None:
-    """Its request arrives on no master before the client is closed, and is void by then, or ended."""
+    """Requests of the acquire arrive on no master before the client is closed, and are void by then, or ended."""
     client = rig.client(node_timeout=10 * BRIEF)
     rig.warm_up(client)
     lock = client.lock(name)

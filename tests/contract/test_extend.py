@@ -7,7 +7,7 @@ from contract.rigs.rig import Rig, key_of
 
 @pytest.mark.several
 def test_a_master_without_a_free_connection_is_asked_again_where_a_quorum_lacks_it(rig: Rig, name: str) -> None:
-    """Some have forgotten the hold, or gave themselves to somebody else's attempt when it was granted."""
+    """Masters may have forgotten the hold, or granted another client's attempt when it was granted."""
     client = rig.client()
     rig.warm_up(client)
     lock = client.lock(name)

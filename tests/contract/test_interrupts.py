@@ -81,7 +81,7 @@ def wait_and_be_interrupted(
 
 
 def test_an_interrupt_between_any_two_steps_of_a_wait(rig: Rig, name: str) -> None:
-    """Somebody has the lock, and gives it back as soon as the caller is queued; somebody else waits behind."""
+    """Holders give the lock back once the caller is queued; a third owner waits behind."""
     client, others = rig.client(), rig.client()
     rig.warm_up(client)
     rig.warm_up(others)
@@ -102,7 +102,7 @@ def test_an_interrupt_between_any_two_steps_of_a_wait(rig: Rig, name: str) -> No
 
 @each_call
 def test_an_interrupt_while_the_masters_are_silent(call: Call, rig: Rig, name: str) -> None:
-    """Their replies are on the way, and come later: nobody is left to read them."""
+    """Replies of the masters are on the way, and come later: nobody is left to read them."""
     client = rig.client(node_timeout=10.0)
     rig.warm_up(client)
     lock = client.lock(name)
@@ -198,7 +198,7 @@ def test_a_correction_that_the_next_count_has_passed(rig: Rig, name: str) -> Non
 
 
 def test_an_interrupt_between_any_two_steps_of_a_wait_for_a_connection(rig: Rig, name: str) -> None:
-    """Another call has the only connection to each master, and gives it back as soon as this one waits."""
+    """Calls wait for the only connection to each master, which another call gives back then."""
     client = rig.client(max_connections=1)
     rig.warm_up(client)
     masters, clock = client._session.masters, client._session.clock

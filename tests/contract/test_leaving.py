@@ -20,7 +20,7 @@ class Warnings(logging.Handler):
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
+        """Keep a record of the log."""
         self.texts.append(record.getMessage())
 
 
@@ -34,7 +34,7 @@ def logged() -> Iterator[Warnings]:
 
 
 def lose(lock: Lock) -> None:
-    """Lets an operator end the caller's hold, and has the caller find out."""
+    """Let an operator end the caller's hold, and the caller find out."""
     lock.force_release()
     with suppress(LockLostError):
         lock.extend()
@@ -60,14 +60,14 @@ class NoNotesError(OwnError):
 
 
 def fail(lock: Lock, do: Callable[[Lock], object], error: type[OwnError]) -> None:
-    """Does something in a block, and then ends its body by an error."""
+    """Do something in a block, and then end its body by an error."""
     with lock:
         do(lock)
         raise error
 
 
 def find_out(lock: Lock, do: Callable[[Lock], object], again: Callable[[Lock], object]) -> None:
-    """Does something in a block, and then what finds out."""
+    """Do something in a block, and then what finds out."""
     with lock:
         do(lock)
         again(lock)

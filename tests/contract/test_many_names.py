@@ -1,4 +1,4 @@
-"""How many locks a process uses changes nothing for any of them."""
+"""Locks by the thousand in one process: their number changes nothing for any of them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ HELP_SECONDS = 8.0  # a waiter that is not told looks again after that time
 
 
 def use_other_names(client: Client, name: str) -> None:
-    """What is remembered of `name` only to save time is forgotten by then."""
+    """Use other names, until what is remembered of `name` only to save time is forgotten."""
     for number in range(NAMES):
         client.lock(f"{name}-other-{number}")
 

@@ -15,7 +15,7 @@ PATIENT = 10.0  # seconds: whoever is silent for a while is waited for
 
 
 def let_go_in_order(rig: Rig, faults: Sequence[Fault], order: Sequence[int]) -> None:
-    """Lets replies go, one after the other, once all are there."""
+    """Let replies go, one after the other, once all are there."""
     rig.until(lambda: all_struck(faults), "every master has answered")
     for master in order:
         faults[master].release()

@@ -73,7 +73,7 @@ class Scene:
         return result
 
     def until_count(self, count: int) -> None:
-        """Until the owner has so many levels, here and on the masters, and nobody is at the gate."""
+        """Wait until the owner has so many levels, here and on the masters, and no call is at the gate."""
         self.rig.until(lambda: self.threads.hold_count == count, f"{count} levels here")
         self.rig.until(lambda: self.rig.agree_on(NAME, count), f"{count} levels on the masters")
         self.rig.until(lambda: not self.session.gates._gates, "nobody is at the gate")
@@ -242,7 +242,7 @@ def test_who_is_in_line_behind_a_task_that_can_not_go_on_gets_by(play: Play) -> 
 
 
 def test_a_loop_that_turns_is_not_overtaken(play: Play) -> None:
-    """However long its call takes: the loop answers."""
+    """Calls may take any time, as long as the loop answers."""
 
     def test(scene: Scene) -> None:
         scene.others.acquire()
@@ -349,7 +349,7 @@ def test_a_call_that_is_overtaken_as_it_is_about_to_wait_leaves_no_waiter(play: 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_release_that_is_overtaken_before_it_has_asked_is_carried_out(play: Play, *, is_cancelled: bool) -> None:
-    """It is inside the gate, and waits until others of its loop have their replies."""
+    """Releases inside the gate may wait until others of their loop have their replies."""
 
     def test(scene: Scene) -> None:
         foreground: Any = next(iter(scene.session.foregrounds))

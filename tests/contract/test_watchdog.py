@@ -56,7 +56,7 @@ def test_a_tick_between_any_two_steps(call: Call, rig: Rig, name: str) -> None:
 
 @pytest.mark.parametrize("call", [call for call in CALLS if call.levels], ids=lambda call: call.name)
 def test_a_tick_between_any_two_steps_with_a_hold_that_the_masters_forgot(call: Call, rig: Rig, name: str) -> None:
-    """It is lost, whoever finds it first; said once, and never brought back."""
+    """Holds that are forgotten are lost, whatever thread finds that first; said once, and never brought back."""
     client = rig.client()
     rig.warm_up(client)
     ticks = Ticks(client)
@@ -127,7 +127,7 @@ def release_between_steps_of_a_tick(rig: Rig, name: str, forgetful: int | None =
 
 
 def test_a_loss_is_one_line_of_the_log(rig: Rig, name: str) -> None:
-    """Where no logging is set up, Python writes each warning to stderr."""
+    """Python writes each warning to stderr if no logging is set up."""
     heard: list[str] = []
     logger, handler = logging.getLogger("relock"), logging.Handler(logging.WARNING)
     handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]

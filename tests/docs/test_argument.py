@@ -20,7 +20,7 @@ def functions_of(path: Path) -> set[str]:
 
 
 def section_of(rule: int) -> str:
-    """What the pages say of one rule."""
+    """Return what the pages say of one rule."""
     found = re.search(rf"^## Rule {rule}\. .*?(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
     assert found is not None, f"the pages say nothing of rule {rule}"
     return found[0]
@@ -48,7 +48,7 @@ def test_all_rules_are_looked_at() -> None:
 
 
 def test_no_test_is_named_in_another_way() -> None:
-    """Else it would not be looked for."""
+    """Tests that are named in another way would not be looked for."""
     assert len(TEST.findall(PAGE)) == len(re.findall(r"\btest_\w+(?!\w|\.py)", PAGE))
 
 

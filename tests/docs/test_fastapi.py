@@ -1,4 +1,4 @@
-"""What the tutorial for FastAPI shows: its programs, and in which task FastAPI runs what."""
+"""Tutorial for FastAPI: its programs, and in which task FastAPI runs what."""
 
 import asyncio
 import importlib.util
@@ -25,7 +25,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def test_the_tests_of_the_tutorial_pass(tmp_path: Path) -> None:
-    """As a reader would run them: in a folder of their own, with pytest alone."""
+    """Readers would run the tests so: in a folder of their own, with pytest alone."""
     for name in ("orders.py", "test_orders.py"):
         shutil.copy(EXAMPLES / name, tmp_path)
     command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:valkey"]
@@ -44,7 +44,7 @@ def load(name: str) -> Any:
 
 
 def answer(app: Any, path: str) -> Any:
-    """What the service answers, and the end of its client."""
+    """Return what the service answers, and end its client."""
 
     async def ask() -> Any:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
@@ -80,7 +80,7 @@ def test_a_dependency_and_its_endpoint_have_one_hold(around: Any) -> None:
 
 
 def test_a_dependency_in_threads_has_one_hold_by_an_owner(around: Any) -> None:
-    """It is entered, used and left in different threads; so many requests at once that each thread comes to be used."""
+    """Dependencies are entered, used and left in different threads, under enough requests to use each thread."""
 
     async def scene() -> None:
         given = await asyncio.gather(*(answer(around.app, "/report") for _ in range(20)))
@@ -107,7 +107,7 @@ def test_middleware_and_its_endpoint_have_one_hold_by_an_owner(around: Any, monk
 
 
 def test_middleware_runs_its_endpoint_in_another_task(server: Server, name: str) -> None:
-    """So that does not hold what the middleware has taken."""
+    """Endpoints do not hold what the middleware has taken."""
     app, client = FastAPI(), AsyncClient(server.url)
 
     @app.middleware("http")

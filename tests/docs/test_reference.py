@@ -1,4 +1,4 @@
-"""What the reference lists is what there is."""
+"""Reference: it lists exactly what there is."""
 
 import re
 from pathlib import Path
@@ -101,7 +101,7 @@ def _told_loggers() -> dict[tuple[str, str], str]:
 
 
 def _used_loggers() -> set[tuple[str, str]]:
-    """Which modules log at which level above DEBUG, by their source."""
+    """Return the modules that log, and their levels above DEBUG, by their source."""
     package = Path(relock.__file__).parent
     used = set()
     for path in package.rglob("*.py"):

@@ -22,6 +22,6 @@ def test_every_run_was_of_a_commit_and_of_nothing_else() -> None:
 
 
 def test_nothing_is_known_to_be_wrong_with_the_newest_code_that_was_played() -> None:
-    """What was found in older code stands in the table, and was mended."""
+    """Faults of older code stand in the table, and were mended."""
     runs = record.read(RESULTS / "simulator.json")
     assert [run.violations for run in runs if run.commit == runs[-1].commit and run.violations] == []

@@ -22,14 +22,14 @@ def _python_of(page: str) -> str:
 
 
 def _without_prompts(block: str) -> str:
-    """What somebody types who tries out an example with prompts; what that shows is left out."""
+    """Return what a reader types at the prompts of an example; what that shows is left out."""
     if not block.startswith(">>>"):
         return block
     return "\n".join(line[4:] if PROMPT.match(line) else "" for line in block.splitlines())
 
 
 def _modules(folder: Path) -> dict[str, str]:
-    """What must be checked, by its name in an error: the page, or the file."""
+    """Return what must be checked, by its name in an error: the page, or the file."""
     found = {}
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         if "```python" in page.read_text() and not {"_build", "_generated"} & set(page.parts):

@@ -96,7 +96,7 @@ def is_subscribe(words: Words) -> bool:
 def test_what_is_no_message_costs_a_connection_at_most(
     *, proxy: Proxy, server: Server, data: bytes, instead: bool, close: bool
 ) -> None:
-    """It comes instead of the confirmation of the subscription, or after it."""
+    """Bytes come instead of the confirmation of the subscription, or after it."""
     proxy.faults.clear()
     proxy.forge_reply(is_subscribe, lambda reply: data if instead else reply + data, close=close)
     with without_complaint(), waiting(proxy.url, server) as client:

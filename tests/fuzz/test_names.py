@@ -119,7 +119,7 @@ def test_a_waiter_is_woken_whatever_the_names_are(server: Server, what: str, tex
 @fuzz(50)
 @given(pattern=TEXTS)
 def test_patterns(client: Client, pattern: str) -> None:
-    """What is no text for a server is refused at once; any other is a glob."""
+    """Patterns that are no text for a server are refused at once; any other is a glob."""
     if not has_utf8(pattern):
         with pytest.raises(ConfigurationError):
             client.names(pattern)

@@ -50,7 +50,7 @@ def _warnings_are_no_errors() -> Any:
 
 
 def refusal(call: Callable[[], object]) -> Exception | None:
-    """How the arguments were refused; None if they were not."""
+    """Return the error that refused the arguments; None if they were not refused."""
     try:
         call()
     except REFUSED as error:
@@ -88,7 +88,7 @@ def test_options_of_a_lock(options: dict[str, Any], name: Any) -> None:
 @fuzz(150)
 @given(value=THINGS)
 def test_arguments_of_a_locks_methods(value: Any) -> None:
-    """They are judged before it is asked who has the lock."""
+    """Arguments are judged before the lock is looked at."""
     lock = Client(NOWHERE).lock("a")
     for call in (lambda: lock.ensure(value), lambda: lock.extend(value)):
         try:

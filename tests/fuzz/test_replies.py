@@ -106,7 +106,7 @@ def changed(reply: bytes, number: int, value: int) -> bytes:
 
 @define
 class Lie:
-    """What comes instead of a reply, and what then becomes of the connection."""
+    """Lie that comes instead of a reply, and what then becomes of the connection."""
 
     what: str
     forge: Callable[[bytes], bytes]
@@ -139,7 +139,7 @@ def tell(proxy: Proxy, match: Match, lies: list[Lie]) -> None:
 
 
 def in_time(call: Callable[[], object]) -> Any:
-    """What the call returns, or relock's error; either comes in time."""
+    """Return what the call returns, or relock's error; either comes in time."""
     began = time.monotonic()
     try:
         return call()
@@ -150,7 +150,7 @@ def in_time(call: Callable[[], object]) -> Any:
 
 
 def use(client: Client) -> None:
-    """Does all that can be done with a lock, whatever comes of it."""
+    """Do all that can be done with a lock, whatever comes of it."""
     lock = client.lock(NAMES[0])
     acquire = partial(lock.acquire, timeout=TIMEOUT)
     names: Callable[[], list[str]] = partial(list, client.names("*"))
@@ -160,7 +160,7 @@ def use(client: Client) -> None:
 
 
 def works(client: Client) -> bool:
-    """Whether a lock can be taken and given back."""
+    """Return whether a lock can be taken and given back."""
     with suppress(RelockError):
         with client.lock(NAMES[1], timeout=1.0) as lock:
             assert lock.owned()

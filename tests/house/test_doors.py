@@ -16,7 +16,7 @@ ENTRY = re.compile(r"^    (\w+(?:, \w+)*):", re.MULTILINE)
 
 
 def members(door: type) -> dict[str, Any]:
-    """What users see of it, by the names that it has for threads."""
+    """Return what users see of a class, by the names for threads."""
     is_for_tasks = door in (AsyncClient, AsyncLock)
     renamed = {there if is_for_tasks else here: here for here, there in PAIRS.items()}
     names = [name for name in dir(door) if name[0] != "_" or name in renamed]

@@ -85,7 +85,7 @@ def needs(path: Path) -> set[str]:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Whoever reads one of them would have to know all."""
+    """Readers of one module in a circle would have to know all."""
     left = {dotted(path): needs(path) for path in MODULES if path.name != "__init__.py"}
     while left:
         free = [name for name, needed in left.items() if not needed & left.keys()]
@@ -133,7 +133,7 @@ def test_no_room_of_the_runtime_imports_from_one_above(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
 def test_what_is_in_the_wheel_needs_nothing_of_the_tests(path: Path) -> None:
-    """They can be imported wherever tests run, and nowhere else."""
+    """Tests can be imported wherever tests run, and nowhere else."""
     rooms = {folder.name for folder in TESTS.iterdir()}
     assert not {name.split(".")[0] for name in imports(path)} & rooms
 
@@ -153,7 +153,7 @@ def test_the_core_reads_no_clock_and_throws_no_dice() -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
 def test_caches_are_those_that_the_tests_can_make_small(path: Path) -> None:
-    """Only scripts are read once and for good; and what the lab remembers is nothing of a client's."""
+    """Scripts are read once and for good, and the lab remembers nothing of a client's."""
     remembers = {
         name
         for node in ast.walk(ast.parse(path.read_text()))
@@ -221,7 +221,7 @@ def test_what_a_user_can_block_is_called_by_the_teller_alone(path: Path) -> None
 
 @pytest.mark.parametrize("path", [path for path in MODULES if room(path) == "_runtime"], ids=lambda path: path.name)
 def test_the_runtime_waits_and_draws_only_through_its_platform(path: Path) -> None:
-    """Else a simulation would not decide all that happens."""
+    """Simulations would not decide all that happens otherwise."""
     if path.stem == "platform":
         return
     made = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}

@@ -1,4 +1,4 @@
-"""What is said of versions in one file is what the others say."""
+"""Versions: all files say the same of them."""
 
 import re
 import tomllib

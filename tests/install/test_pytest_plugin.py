@@ -53,14 +53,14 @@ def run_pytest(folder: Path, test: str, *words: str, conftest: str = "", **envir
 
 
 def finish(process: "subprocess.Popen[str]", code: int = 0) -> str:
-    """What it printed, once it has ended with `code`."""
+    """Return what the process printed, once it has ended with `code`."""
     said, _ = process.communicate(timeout=WITHIN)
     assert process.returncode == code, said
     return said
 
 
 def modules(folder: Path, *words: str) -> set[str]:
-    """Those that are imported when a run of one empty test is over."""
+    """Return the modules that are imported when a run of one empty test is over."""
     finish(run_pytest(folder, PASSES, *words, conftest=NAMES_MODULES))
     return set((folder / "modules").read_text().split())
 
@@ -71,7 +71,7 @@ def test_a_run_that_uses_no_fixture_imports_the_plugin_and_nothing_else(tmp_path
 
 
 def test_a_server_needs_none_of_the_extras(tmp_path: Path) -> None:
-    """Nor does the plugin's module need what only the lab needs."""
+    """Plugins must not need what only the lab needs, either."""
     blocked = "import sys\nfor name in ('click', 'greenlet', 'hiredis', 'lupa', 'rich'): sys.modules[name] = None\n"
     finish(run_pytest(tmp_path, ASKS, "-p", "no:sybil", conftest=blocked))
 
@@ -110,7 +110,7 @@ def test_a_server_ends_also_where_the_tests_are_killed(tmp_path: Path) -> None:
 
 
 def port_of(folder: Path) -> int:
-    """Where the test's server listens; 0 as long as there is none."""
+    """Return the port of the test's server; 0 as long as there is none."""
     written = folder / "port"
     text = written.read_text() if written.exists() else ""
     return int(text) if text.endswith("\n") else 0

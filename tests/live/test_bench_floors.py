@@ -150,7 +150,7 @@ def test_several_masters_have_a_floor_of_pairs_and_say_why_there_is_no_other(
 
 
 def rights(number: int) -> list[str]:
-    """What the page about rights says: the first text is relock's own, the second is the floor's."""
+    """Return the rights on the page about them: first relock's own, then the floor's."""
     texts: list[str] = re.findall(r"```text\n(.*?)```", ACL_PAGE.read_text(), re.DOTALL)
     return texts[number].split()
 

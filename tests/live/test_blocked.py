@@ -51,7 +51,7 @@ def hanging() -> Iterator[Hanging]:
 
 @pytest.fixture(params=[("relock", logging.WARNING), ("relock", logging.DEBUG), ("relock.events", logging.WARNING)])
 def hanging_log(hanging: Hanging, request: pytest.FixtureRequest) -> Iterator[Hanging]:
-    """It hangs from its first record on."""
+    """Log that hangs from its first record on."""
     name, level = request.param
     logger, handler = logging.getLogger(name), HangingHandler(hanging)
     before = logger.level

@@ -60,7 +60,7 @@ Start = Callable[..., Popen]
 
 
 def begin() -> None:
-    """In the new process: sets what a shell gives a foreground process. One in the background ignores SIGINT."""
+    """Set, in the new process, what a shell gives a foreground process. One in the background ignores SIGINT."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -107,7 +107,7 @@ def child_of(process: Popen) -> int:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether the process has ended; its new parent may not have reaped it yet."""
+    """Return whether the process has ended; the process's new parent may not have reaped it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -135,7 +135,7 @@ def test_two_commands_exclude_each_other_and_the_second_waits(
 def test_a_wait_for_new_masters_says_how_long_it_takes(
     start: Start, start_server: Callable[..., Masters], name: str
 ) -> None:
-    """With the default ttl the wait takes half a minute, in which it shows nothing else."""
+    """Waits with the default ttl take half a minute, in which nothing else is shown."""
     urls = " ".join(start_server().url)
     first = start(urls, "run", name, "--ttl", "1", "--", "true")
     told = first.communicate(timeout=WITHIN)[1]
@@ -385,7 +385,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(server: Server, client: C
 
 
 def use_terminal(terminal: int) -> None:
-    """In a new process: a session of its own, with this terminal."""
+    """Begin, in a new process, a session of its own with this terminal."""
     die_with_parent()
     os.setsid()
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)

@@ -135,7 +135,7 @@ def test_waiters_are_woken_in_their_order_whichever_nodes_they_listen_at(
 def test_a_waiter_that_has_died_keeps_its_turn_until_it_is_overdue(
     cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
-    """In a cluster, the number of receivers does not show that a waiter is deaf, so a release passes none over."""
+    """Releases in a cluster pass no waiter over: the number of receivers does not show that a waiter is deaf."""
     client, other = connect(cluster.url), connect(cluster.url)
     server = cluster.owner(name)
     lock = client.lock(name)

@@ -28,7 +28,7 @@ def over(lock: Any) -> threading.Condition:
 
 
 def waiters(condition: threading.Condition) -> int:
-    """How many are on the condition's list, dead or alive."""
+    """Return the number of waiters on the condition's list, dead or alive."""
     return len(condition._waiters)  # type: ignore[attr-defined]
 
 
@@ -73,7 +73,7 @@ def check_that_one_notify_reaches_one_waiter(condition: threading.Condition) -> 
 def test_a_condition_says_that_the_hold_was_lost(
     client: Client, name: str, use: Callable[[threading.Condition], object]
 ) -> None:
-    """Also if that is known already, and the caller could be taken for one that never had it."""
+    """Losses are reported also if they are known already, and the caller could be taken for one without a hold."""
     lock = client.lock(name)
     condition = over(lock)
     lock.acquire()
@@ -197,7 +197,7 @@ def test_a_wait_that_lost_its_hold_leaves_no_waiter_that_takes_a_notify(client: 
 
 
 class Interrupt(BaseException):
-    """What the tests raise; relock does not know it."""
+    """Exception that the tests raise; relock does not know the class."""
 
 
 def strike(*_: object) -> None:
@@ -230,7 +230,7 @@ def test_an_interrupted_release_of_a_hold_that_a_wait_found_lost_leaves_nothing(
 def test_a_wait_comes_back_with_the_lock_when_the_masters_are_back(
     connect: Connect, own_server: Deployment, name: str
 ) -> None:
-    """So it is with any patience. Nothing is reported to its owner, because that has lost nothing."""
+    """Waits come back with any patience. Nothing is reported to the owner, because the owner has lost nothing."""
     client = connect(own_server.url, patience=0.0, ttl=2.0, node_timeout=0.2)
     lock, condition = client.lock(name), over(client.lock(name))
     owned: list[object] = []
@@ -315,7 +315,7 @@ def test_an_interrupt_out_of_a_wait_comes_with_the_lock_and_leaves_no_waiter(
     thread = threading.get_ident()
 
     def is_waiting() -> bool:
-        """With several masters another thread may have the lock before the call that gave it up has returned."""
+        """Return whether the thread waits: another one may get the lock before the call that gave it up returns."""
         return waiters(condition) == 1 and "waiter.acquire(True, timeout)" in line_of(thread)
 
     with condition:
@@ -374,7 +374,7 @@ def test_an_interrupt_while_a_wait_gives_its_levels_up_leaves_none(
 def test_a_condition_over_an_owner_is_refused(
     client: Client, name: str, use: Callable[[threading.Condition], object]
 ) -> None:
-    """Its threads are inside together, so a wait of one would give up the levels of the others."""
+    """Threads of an owner are inside together, so a wait of one would give up the levels of the others."""
     condition = over(client.lock(name, owner="job"))
     with condition:
         with pytest.raises(ConfigurationError, match=r"owner='job'.*Condition") as caught:

@@ -105,7 +105,7 @@ def test_a_master_that_becomes_a_replica_has_no_vote_and_says_so(
 def test_a_master_that_is_a_replica_for_a_while_is_waited_for(
     own_server: Server, server: Server, connect: Callable[..., Client], name: str
 ) -> None:
-    """So a failover looks behind an address that follows the master, until the address has moved."""
+    """Failovers look so behind an address that follows the master, until the address has moved."""
     client = connect(own_server.url, patience=60)
     with client.lock(name):
         pass
@@ -237,7 +237,7 @@ ALERT = b"\x15\x03\x03\x00\x02\x02\x46"  # "I don't know that version": what som
 def test_a_server_that_answers_in_tls_suggests_the_other_scheme(
     connect: Callable[..., Client], name: str, parser: str
 ) -> None:
-    """In the words of hiredis, if it is installed, and of redis-py's own parser."""
+    """Words of hiredis, if it is installed, and of redis-py's own parser show the mistake."""
     reads = getattr(redis.connection, parser, None) or getattr(importlib.import_module("redis._parsers"), parser)
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as threads:
         served = threads.submit(_answer_with_alert, listening)

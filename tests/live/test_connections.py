@@ -93,7 +93,7 @@ CLOSED_AT_ONCE = 3
 def test_a_proxy_that_accepts_and_closes_does_not_end_a_wait_over_tls(
     tls: Tls, connect: Callable[..., Client], name: str
 ) -> None:
-    """As haproxy, stunnel and load balancers do while the server behind them is away."""
+    """Proxies such as haproxy, stunnel and load balancers do so while the server behind them is away."""
     closed: list[int] = []
 
     def serve(listening: socket.socket) -> None:

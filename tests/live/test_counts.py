@@ -1,7 +1,7 @@
-"""What each path takes: round trips, scripts, threads and Python calls, counted on real servers.
+"""Costs of each path: round trips, scripts, threads and Python calls, counted on real servers.
 
 The figures do not depend on how fast anything is. A change that adds a round trip, a command or a thread to a path
-fails here, and so does one that has the caller's thread make more calls in Python. What each path may take is written
+fails here. So does a change by which the caller's thread makes more calls in Python. What each path may take is written
 in one table; a change that makes one shorter belongs in the table as well.
 """
 
@@ -105,7 +105,7 @@ class Scene:
         note_asks(self.other, self._all)
 
     def is_accounted_for(self) -> bool:
-        """Whether no master has got more scripts than the clients have asked it for.
+        """Return whether no master has got more scripts than the clients have asked that master for.
 
         What is asked for at this very moment, such as an undo after an answer that came late, may make a difference;
         it is gone when one looks again.
@@ -118,13 +118,13 @@ class Scene:
         )
 
     def _asked_of(self, number: int) -> int:
-        """How many scripts both clients have asked the master with this number for."""
+        """Return the number of scripts that both clients have asked the master with this number for."""
         return sum(
             calls_in(ask) for ask in self._all if isinstance(ask, Prepared) or ask.only is None or number in ask.only
         )
 
     def _arrived(self) -> list[int]:
-        """How many scripts each master has got from whomever."""
+        """Return the number of scripts that each master has got from any client."""
         return [
             calls.get("evalsha", 0) + calls.get("eval", 0) for calls in (one.calls() for one in self.server.members)
         ]
@@ -192,12 +192,12 @@ def note_asks(client: Client, *books: list[Asked]) -> None:
 
 
 def calls_in(asked: Asked) -> int:
-    """How many calls it sends to each master."""
+    """Return the number of calls that the path sends to each master."""
     return 1 if isinstance(asked, Prepared) else len(asked.calls)
 
 
 def shown(asked: Asked) -> str:
-    """What was asked, as in the table."""
+    """Return what was asked, as in the table."""
     if isinstance(asked, Prepared):
         return asked.script.name
     (name,) = {call.script.name for call in asked.calls}
@@ -205,7 +205,7 @@ def shown(asked: Asked) -> str:
 
 
 def learn_scripts(server: Deployment) -> None:
-    """Has the masters know every script, or whoever sends one for the first time sends it twice."""
+    """Have the masters know every script: a client sends a script twice the first time."""
     for member in server.members:
         with member.client() as client:
             for name in script_names():
@@ -263,7 +263,7 @@ def look_at_ones_own_hold(lock: Lock) -> None:
 
 
 def wait_hand_off_and_release(scene: Scene) -> None:
-    """However slow the machine is, the hold is over before anybody asks for its full lease."""
+    """End the hold before its full lease is asked for, however slow the machine is."""
     with patch.object(hold, "HANDED_SETTLE_SECONDS", PATIENCE_SECONDS):
         wait_and_hold_for(scene, lambda: None)
 
@@ -276,7 +276,7 @@ def wait_hand_off_and_a_hold_that_lasts(scene: Scene) -> None:
 
 
 def wait_and_hold_for(scene: Scene, last: Callable[[], None]) -> None:
-    """What the other client does is not counted.
+    """Let the other client wait and hold, which is not counted.
 
     A heartbeat is sent when its time has come. If that crossed the hand-off on a slow machine, the waiter would be
     woken once more, or what it may have left behind be taken out.
@@ -394,7 +394,7 @@ def is_as_short_as(path: Way, python_calls: Sequence[int], files: Sequence[int])
 
 
 def test_a_waiting_thread_makes_few_calls_for_a_hand_off(scene: Scene) -> None:
-    """It reads the message itself, as soon as the thread of the subscription has let it."""
+    """Waiters read the message themselves, as soon as the thread of the subscription has let them."""
     calls, least = list[int](), 0
     with patch.object(hold, "HANDED_SETTLE_SECONDS", PATIENCE_SECONDS), without_any_heartbeat():
         for _ in range(HAND_OFFS):
@@ -424,7 +424,7 @@ TASK_CALLS_MAX = {"acquire": 39, "release": 38}
 
 
 async def count(call: Callable[[], Awaitable[object]]) -> int:
-    """How many of relock's functions are called, or gone on with, until it is over."""
+    """Return the number of relock's functions that are called, or gone on with, until the work is over."""
     calls = 0
 
     def see(frame: FrameType, event: str, _argument: object) -> None:

@@ -87,7 +87,7 @@ def test_with_five_masters_two_are_killed_and_nothing_is_lost(tmp_path: Path, wo
 
 
 def votes_after(counted: str) -> tuple[float, float]:
-    """When (s) the first and the last master voted again."""
+    """Return when (s) the first and the last master voted again."""
     found = re.search(r"a vote ([\d.]+) to ([\d.]+) s after the kill", counted)
     assert found is not None, counted
     return float(found[1]), float(found[2])

@@ -47,7 +47,7 @@ def wait_in_vain(client: Client, name: str) -> None:
 
 
 def services_of(client: Client, use: Callable[[Client, str], None], name: str) -> list[Service]:
-    """Has `client` used, and drops it: the caller has no other reference."""
+    """Use `client`, and drop it: the caller has no other reference."""
     use(client, name)
     assert client.statistics().masters[0].connections
     return list(client._session.services())

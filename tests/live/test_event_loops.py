@@ -57,7 +57,7 @@ def test_of_twenty_tasks_of_one_thread_one_is_inside(client: Client, name: str) 
 
 
 def test_the_next_task_after_a_loss_is_told_of_the_loss(connect: Connect, server: Deployment, name: str) -> None:
-    """In a notebook each cell is a task: the next one must not hear that another one is inside."""
+    """Notebooks run each cell as a task: the next one must not hear that another one is inside."""
     client = connect(server.url)
     lock = client.lock(name)
 

@@ -93,7 +93,7 @@ def options_of(guard: float) -> dict[str, Any]:
 def test_nobody_is_let_in_by_a_socket_from_before(
     house: House, connect: Connect, name: str, guard: float, *, is_quiet: bool
 ) -> None:
-    """Neither a client that was quiet meanwhile gets in, nor one that asked all the time; without the guard both do."""
+    """Clients that were quiet meanwhile do not get in, nor those that asked all the time; without the guard both do."""
     house.vote()
     holder, other = (connect(list(house.urls), **options_of(guard)) for _ in range(2))
     assert takes(other, f"{name}-warm-up"), "it is connected, and its masters vote"

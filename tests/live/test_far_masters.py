@@ -59,7 +59,7 @@ def hand_over(server: Masters, holds: Lock, waits: Lock) -> tuple[float, str]:
 def test_a_grant_is_no_slower_than_a_wake_up(
     server: Masters, connect: Connect, name: str, one_way_ms: tuple[int, ...]
 ) -> None:
-    """Its messages come as far apart as the masters are; a waiter that does not wait for them gives back the first."""
+    """Messages of a grant come as far apart as the masters are; a waiter that does not wait gives back the first."""
     took: dict[str, list[float]] = {"grant": [], "wake": []}
     given = 0
     with far(server, one_way_ms) as urls:

@@ -26,7 +26,7 @@ def fill(server: Deployment, queue: str, name: str) -> None:
 
 
 def calls(one: Server, *commands: str) -> int:
-    """How often a server has run one of these commands, in scripts as well."""
+    """Return how often a server has run one of these commands, in scripts as well."""
     with redis.Redis.from_url(one.url) as observer:
         stats = observer.info("commandstats")
     return sum(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"] for command in commands)

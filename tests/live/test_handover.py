@@ -41,7 +41,7 @@ def waiting(lock: Lock, then: Callable[[Lock], Any]) -> Iterator[list[Any]]:
 
 
 def is_queued(server: Deployment, name: str) -> bool:
-    """On every master: what has not arrived yet might take the lock there, instead of being given it."""
+    """Return whether the waiter is queued on every master: a request that is still under way might take the lock."""
     return all(one.cli("ZCARD", f"lock:{{{name}}}:queue") == 1 for one in server.members)
 
 
@@ -50,7 +50,7 @@ def owner_of(lock: Lock) -> str:
 
 
 def is_given(owner: str) -> bool:
-    """Whether a releaser gave a hold: its name then has that of the hold before; an own attempt's has a number."""
+    """Return whether a releaser gave a hold: such a hold's name has that of the hold before, an attempt's a number."""
     return re.fullmatch(r".+~[0-9a-f]{16}\.[0-9]+", owner) is not None
 
 
@@ -90,7 +90,7 @@ def test_the_full_lease_is_there_for_whoever_asks(server: Deployment, connect: C
 
 
 def test_a_hold_outlives_the_short_lease_without_renewal(server: Deployment, connect: Connect, name: str) -> None:
-    """Nobody asks; the watchdog, or whoever reads next, finds the answer to the extension."""
+    """Watchdogs, or the next reader, find the answer to the extension; no request asks for it."""
     holder, waiter = connect(server.url), connect(server.url)
     lock = holder.lock(name, ttl=TTL)
     lock.acquire()

@@ -1,4 +1,4 @@
-"""Over five masters: a minority that forgot a hold gets it back; a hold that a quorum forgot is lost for ever."""
+"""Healing over five masters: a minority that forgot a hold gets it back; a hold that a quorum forgot stays lost."""
 
 import json
 import random
@@ -233,7 +233,7 @@ def restart(masters: Masters, name: str) -> None:
 def test_what_a_quorum_has_forgotten_is_lost_and_never_put_back(
     masters: Masters, client: Client, connect: Connect, name: str, forget: Callable[[Masters, str], Any]
 ) -> None:
-    """Its owner learns of it, the next one gets the lock, and the old hold is never seen on those masters again."""
+    """Owners learn of the loss, the next one gets the lock, and the old hold is never seen on those masters again."""
     lock = client.lock(name)
     assert lock.acquire(timeout=20)
     until(lambda: is_everywhere(masters, name), within=30, what="all have granted")

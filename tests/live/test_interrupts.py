@@ -222,7 +222,7 @@ def test_an_exception_while_a_call_fails_lets_other_threads_of_its_owner_in(
 
 
 def is_open(gate: Any) -> bool:
-    """Whether another thread can enter a gate."""
+    """Return whether another thread can enter a gate."""
     found: list[bool] = []
 
     def enter() -> None:
@@ -315,7 +315,7 @@ def leave_each(lock: Lock) -> None:
 def test_an_exception_in_a_condition_s_wait_leaves_the_hold_with_the_caller_or_undone(
     action: Callable[[Lock], None], connect: Callable[..., Client], server: Deployment, name: str, seed: int
 ) -> None:
-    """Only each seventh point, because a wait has many: it releases, and acquires again."""
+    """Test each seventh point, because a wait has many: a wait releases, and acquires again."""
     client, operator = connect(server.url, ttl=30.0), connect(server.url)
     warm_up(client)
     masters = [one.client() for one in server.members]
@@ -366,7 +366,7 @@ def test_a_signal_between_request_and_reply_undoes_the_grant(own_server: Deploym
 def test_signals_that_keep_coming_do_not_make_a_silent_master_be_waited_for_longer(
     own_server: Deployment, name: str
 ) -> None:
-    """Their handler returns, and Python makes the system call again that each of them has ended."""
+    """Handlers return, and Python makes the system call again that each signal has ended."""
     ticks: list[int] = []
     is_over = threading.Event()
 
@@ -442,7 +442,7 @@ def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it
     *,
     is_connected: bool,
 ) -> None:
-    """Also if the interrupt has cost the connections on which it could be done."""
+    """Interrupts may also have cost the connections on which the work could be done."""
     started: list[Callable[[], object]] = []
 
     class Late(Machine):
@@ -490,7 +490,7 @@ def test_a_close_that_was_interrupted_is_brought_to_its_end_by_the_next(
 def test_a_signal_handler_that_does_not_wait_leaves_the_wait_that_it_interrupts_alone(
     client: Client, connect: Callable[..., Client], server: Deployment, name: str
 ) -> None:
-    """It may use the same lock. If it waited for that, it would take the turn of the wait below it."""
+    """Handlers may use the same lock. A handler that waited for the lock would take the turn of the wait below it."""
     holder = connect(server.url).lock(name, owner="holder")
     holder.acquire()
     seen: list[tuple[bool, str | None]] = []

@@ -197,7 +197,7 @@ def test_an_enqueue_that_comes_late_queues_nobody(
     errors: list[QuorumError] = []
 
     def is_asked() -> bool:
-        """On a busy machine the timeout may end before it asks for a place."""
+        """Return whether the call has asked for a place: on a busy machine the timeout may end before."""
         try:
             assert not flaky.lock(name).acquire(timeout=0.3)
         except QuorumError as error:

@@ -20,7 +20,7 @@ Connect = Callable[..., Client]
 
 
 def leads(client: Client, name: str) -> bool:
-    """Whether the thread that waits for the lock `name` reads the subscriptions: all of them, after a moment."""
+    """Return whether the thread that waits for the lock `name` reads the subscriptions: all of them, after a moment."""
     ears = [subscription._ear for subscription in client._session.hub.subscriptions]
     if not all(ear is not None and ear.is_led for ear in ears):
         return False
@@ -73,7 +73,7 @@ def follow(client: Client, other: Lock) -> Follower:
 
 
 def test_a_leader_in_a_signal_handler_is_deposed(client: Client, held: tuple[Lock, Lock]) -> None:
-    """Its followers would be deaf, though the masters count them as listening."""
+    """Followers of such a leader would be deaf, though the masters count them as listening."""
     own, other = held
     hub, has_begun, may_end = client._session.hub, threading.Event(), threading.Event()
 

@@ -131,7 +131,7 @@ def test_one_that_answers_nothing_ends_as_well(how: str) -> None:
 def test_it_outlives_the_thread_that_started_it_again(
     relock_server: LocalServer, look: Callable[[LocalServer], redis.Redis]
 ) -> None:
-    """To the kernel, the end of a thread is that of the parent."""
+    """Kernels take the end of a thread for that of the parent."""
     ended = threading.Thread(target=relock_server.restart)
     ended.start()
     ended.join()

@@ -69,7 +69,7 @@ def test_one_of_three_that_may_evict_is_warned_of_by_the_first_acquire(
 def test_a_master_that_becomes_a_replica_later_is_one_that_is_down(
     servers: list[Server], connect: Connect, server_kind: str, name: str
 ) -> None:
-    """It was right once, so the others go on without it: only one vote is lost."""
+    """Masters that were right once leave the others to go on: only one vote is lost."""
     one, two, third = servers
     third.cli("REPLICAOF", "NO", "ONE")
     client = connect([one.url, two.url, third.url], **OPTIONS)

@@ -1,8 +1,8 @@
 """A master gives its place to another one behind the same address, and open connections stay where they are.
 
 So does a virtual address, DNS or a load balancer in front of a master and its replica: a planned failover breaks
-nothing. Each client then finds out by itself that what it is connected to is the master no more, and its waiters must
-not take what the new master has given to somebody else.
+nothing. Each client then finds out by itself that what it is connected to is the master no more. Its waiters must not
+take what the new master has given to another client.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ class Pair:
     place: Proxy
 
     def vote(self, guard: float) -> None:
-        """With a guard, makes it so that a client looked at the master long ago."""
+        """Give the master a vote: with a guard, as if a client had looked at the master long ago."""
         self.in_step()  # a master makes itself a new replication ID when its first replica comes
         if guard:
             Masters([self.master], guard=guard).let_vote()

@@ -1,4 +1,4 @@
-"""What callers see of a server whose name changes while it runs, that has none, or that the address left."""
+"""Servers whose name changes while they run, that have none, or that the address left, as callers see them."""
 
 import itertools
 import threading
@@ -185,7 +185,7 @@ def test_an_address_that_shows_two_names_in_turn_makes_no_storm_of_connections(
 def test_a_try_without_waiting_is_not_told_of_a_hold_that_only_a_demoted_master_has(
     start: Callable[..., Server], connect: Connect, name: str
 ) -> None:
-    """`False` means that another one has it. A demoted master that can't reach the new one keeps a copy for a lease."""
+    """`False` means that another owner has the lock. A demoted master that is cut off keeps a copy for a lease."""
     master = start()
     replica = start(of=master)
     place = Proxy(master.port)

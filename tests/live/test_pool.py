@@ -24,7 +24,7 @@ TTL = 4.5  # a machine that is busy elsewhere for three seconds loses no lock he
 
 
 def named(member: Server, client: Client) -> int:
-    """How many connections a client has to a server, counted by their name."""
+    """Return the number of connections that a client has to a server, counted by their name."""
     with member.client() as plain:
         return [one["name"] for one in plain.client_list()].count(f"relock:{client._session.client_id}")
 
@@ -35,7 +35,7 @@ def has_one(member: Server, client: Client) -> bool:
 
 @contextmanager
 def calls_under_way(client: Client, count: int) -> Iterator[None]:
-    """So many calls to each master have a connection at the same time."""
+    """Let so many calls to each master have a connection at the same time."""
     taken: list[Connection] = []
     for master in client._session.masters:
         for _ in range(count):

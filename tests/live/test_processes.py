@@ -25,7 +25,7 @@ def wait_for(child: int) -> int:
 
 
 def in_child(what: Callable[[], bool]) -> bool:
-    """Whether `what` is true in a forked child."""
+    """Return whether `what` is true in a forked child."""
     child = os.fork()
     if child == 0:
         code = 2

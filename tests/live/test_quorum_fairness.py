@@ -1,4 +1,4 @@
-"""Over five masters: contenders make progress, in their order, whatever happens to a minority of the masters."""
+"""Fairness over five masters: contenders make progress, in their order, whatever happens to a minority of them."""
 
 import json
 import time
@@ -28,7 +28,7 @@ HELD_UP_MAX = 2
 
 
 def are_swift(hand_offs: list[float]) -> bool:
-    """Whether no contender waited for a heartbeat, or for a lease to end."""
+    """Return whether no contender waited for a heartbeat, or for a lease to end."""
     held_up = [seconds for seconds in hand_offs if seconds >= HAND_OFF_SECONDS]
     return len(held_up) <= HELD_UP_MAX and max(hand_offs) < HAND_OFF_SECONDS_MAX
 
@@ -56,13 +56,13 @@ class Crowd:
         until(self.is_queued, within=20, what=f"{self.count} wait on a quorum")
 
     def is_queued(self) -> bool:
-        """Whether all that came are waiting on a quorum."""
+        """Return whether all that came are waiting on a quorum."""
         asked = [member for member in self.masters.members if member not in self.away]
         sizes = replies(asked, "ZCARD", f"{key_of(self.name)}:queue")
         return sizes.count(self.count) >= self.masters.quorum
 
     def served(self, number: int) -> dict[str, Any]:
-        """What a contender says when it has the lock; nobody fails meanwhile."""
+        """Return what a contender says when it has the lock; no contender fails meanwhile."""
         worker = self.workers[number % len(self.workers)]
         while not any(one["event"] == "granted" and one["id"] == number for one in self.said):
             one = worker.receive(60.0)
@@ -71,7 +71,7 @@ class Crowd:
         return next(one for one in self.said if one["event"] == "granted" and one["id"] == number)
 
     def granted(self) -> list[dict[str, Any]]:
-        """What those said who have been served, in the order of time; in that of tokens it is the same."""
+        """Return what the served contenders said, in the order of time, which is also that of the tokens."""
         granted = [one for one in self.said if one["event"] == "granted"]
         by_time = sorted(granted, key=lambda one: one["at"])
         assert by_time == sorted(granted, key=lambda one: one["token"])
@@ -87,7 +87,7 @@ class Crowd:
         return [after["at"] - let_go[before["id"]] for before, after in pairwise(self.granted())]
 
     def order(self) -> list[int]:
-        """Who was served, in order."""
+        """Return the contenders that were served, in order."""
         return [one["id"] for one in self.granted()]
 
 
@@ -112,7 +112,7 @@ def holder(masters: Masters, connect: Callable[..., Client], name: str) -> Clien
 
 @pytest.fixture
 def crowd(masters: Masters, holder: Client, start_worker: Callable[..., Worker], name: str) -> Crowd:
-    """Nobody yet; but the processes are there, and connected."""
+    """Return an empty crowd; but the processes are there, and connected."""
     workers = [start_worker("workers.locker", *arguments(masters)) for _ in range(PROCESSES)]
     for worker in workers:
         assert worker.receive()["event"] == "ready"

@@ -1,4 +1,4 @@
-"""Some of several masters are slow, silent, dead or wrong: what that costs, and that nothing is left."""
+"""Masters that are slow, silent, dead or wrong, among several: what that costs, and that nothing is left."""
 
 import contextlib
 import functools
@@ -84,7 +84,7 @@ def key_of(name: str) -> str:
 
 
 def holders(server: Masters, name: str) -> list[str]:
-    """What each master has: nothing, ``hold``, or another type."""
+    """Return what each master has: nothing, ``hold``, or another type."""
     words = {"none": "nothing", "hash": "hold"}
     kinds = [member.cli("TYPE", key_of(name)).decode() for member in server.members]
     return [words.get(kind, kind) for kind in kinds]
@@ -96,13 +96,13 @@ def state(server: Masters, name: str) -> list[Any]:
 
 
 def is_empty(server: Masters, name: str) -> bool:
-    """Whether no master has a hold or a waiter left."""
+    """Return whether no master has a hold or a waiter left."""
     keys = [key_of(name) + part for part in ("", ":queue", ":waiters")]
     return not any(member.cli("EXISTS", *keys) for member in server.members)
 
 
 def are_queued(members: Sequence[Server], name: str, count: int) -> bool:
-    """Whether so many wait, on each of these masters."""
+    """Return whether so many wait, on each of these masters."""
     return all(member.cli("ZCARD", f"{key_of(name)}:queue") == count for member in members)
 
 
@@ -151,7 +151,7 @@ def warm(client: Client, name: str) -> None:
 def test_what_remains_is_never_more_than_a_quorum_keeps(
     *, slow: Callable[..., list[Slow]], server: Masters, eyes: list[redis.Redis], connect: Connect, name: str, seed: int
 ) -> None:
-    """With masters that answer late, `remaining()` ends before the lease on the q-th last of them."""
+    """Masters that answer late do not lengthen `remaining()`, which ends before the lease on the q-th last of them."""
     dice = random.Random(seed)
     proxies = slow(requests=lambda: dice.uniform(0.0, 0.04), replies=lambda: dice.uniform(0.06, 0.12))
     client = connect(through(proxies, server), ttl=9.0, node_timeout=3.0)
@@ -313,7 +313,7 @@ def test_a_refusal_waits_for_no_minority(proxy: Proxies, server: Masters, connec
 
 @pytest.mark.parametrize("masters_count", [9])
 def test_a_minority_that_hangs_or_is_dead_costs_nothing(own_server: Masters, connect: Connect, name: str) -> None:
-    """With two of five masters stopped or dead an acquire and release cost no more, from the second attempt on."""
+    """Acquire and release cost no more with two of five masters stopped or dead, from the second attempt on."""
     members = own_server.members
     hanging, dead = members[5:7], members[7:9]
     groups = {"healthy": members[:5], "hung": (*members[:3], *hanging), "dead": (*members[:3], *dead)}
@@ -361,7 +361,7 @@ def test_late_replies_are_never_taken_for_others(
     seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While replies come late, on connections that several threads use, each reply is that of its own request."""
+    """Replies that come late, on connections that several threads use, are those of their own requests."""
     behind: list[Connection] = []  # the connections of requests that were sent behind others that had no reply yet
     request = Connection.request
 
@@ -379,7 +379,7 @@ def test_late_replies_are_never_taken_for_others(
     give_up_at = CLOCK() + 30.0
 
     def turns() -> Iterator[int]:
-        """As many as it takes: how often a connection is used that owes a reply is for the dice to say."""
+        """Yield as many turns as it takes: dice decide how often a connection is used that owes a reply."""
         for turn in itertools.count():
             if turn >= 12 and (len(behind) > 20 or CLOCK() > give_up_at):
                 return
@@ -597,7 +597,7 @@ def test_a_connection_that_breaks_after_its_answer_costs_no_other_answer(
 
 @pytest.mark.parametrize("fate", ["killed", "stopped"])
 def test_everything_works_without_a_minority(masters: Masters, connect: Connect, name: str, fate: str) -> None:
-    """With two of five masters gone locks are taken, nested, renewed, handed over in order and given back."""
+    """Locks are taken, nested, renewed, handed over in order and given back with two of five masters gone."""
     client = connect(masters.url, ttl=TTL)
     others = [connect(masters.url, ttl=TTL) for _ in range(3)]
     wait_for_votes(client, masters, name)
@@ -655,7 +655,7 @@ def _exercise(client: Client, others: Sequence[Client], alive: Sequence[Server],
 def test_without_a_majority_nothing_is_granted_and_the_error_says_why(
     masters: Masters, connect: Connect, name: str
 ) -> None:
-    """With three of five masters dead an acquire with a timeout is a QuorumError on time, with each one's failure."""
+    """Acquires with a timeout end in a QuorumError on time, with each failure, if three of five masters are dead."""
     client = connect(masters.url, ttl=TTL)
     wait_for_votes(client, masters, name)
     dead = masters.members[1:4]
@@ -680,7 +680,7 @@ def test_without_a_majority_nothing_is_granted_and_the_error_says_why(
 
 
 def test_a_majority_that_hangs_takes_nobody_else_down(masters: Masters, connect: Connect, name: str) -> None:
-    """While three of five are silent the two others are neither told to be down nor connected to again and again."""
+    """Masters that answer are not told to be down, nor connected to again and again, while three of five are silent."""
     down: dict[str, str] = {}
 
     def observe(event: Event) -> None:
@@ -715,7 +715,7 @@ def test_the_error_counts_the_masters_that_granted_as_answers(masters: Masters, 
 
 
 def test_a_hold_is_lost_when_no_quorum_renews_it(masters: Masters, connect: Connect, name: str) -> None:
-    """With three of five masters dead a hold goes on until D, and is then reported lost, once."""
+    """Holds go on until D with three of five masters dead, and are then reported lost, once."""
     losses: list[tuple[Any, float]] = []
     client = connect(masters.url, ttl=TTL)
     wait_for_votes(client, masters, name)
@@ -885,7 +885,7 @@ def failed(trials: Sequence[Trial], connect: Connect) -> list[str]:
 def test_a_failed_attempt_leaves_nothing_on_three_masters(
     server: Masters, proxy: Proxies, connect: Connect, name: str, seed: int
 ) -> None:
-    """After every mix of grants, refusals, silence, broken connections and errors nothing of the attempt stays.
+    """Attempts leave nothing after any mix of grants, refusals, silence, broken connections and errors.
 
     The masters are alike, so chance decides which of them meets which fate.
     """
@@ -900,7 +900,7 @@ def test_a_failed_attempt_leaves_nothing_on_three_masters(
 def test_a_failed_attempt_leaves_nothing_on_five_masters(
     server: Masters, proxy: Proxies, connect: Connect, name: str, seed: int
 ) -> None:
-    """After random mixes over five masters nothing of the attempt stays, either."""
+    """Attempts leave nothing after random mixes over five masters, either."""
     dice = random.Random(seed)
     trials = [
         Trial(server, proxy, f"{name}-{number}", tuple(dice.choices(FATES, k=5)), dice.random() < 0.3)

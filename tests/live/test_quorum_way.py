@@ -140,7 +140,7 @@ def test_a_client_that_closes_accuses_no_master_that_is_being_connected(
 
 
 def switches(thread: threading.Thread) -> int:
-    """How often a thread has gone to sleep since it began."""
+    """Return how often a thread has gone to sleep since it began."""
     status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
     return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 

@@ -1,4 +1,4 @@
-"""With min_replicas a grant and a renewal count only once so many replicas have them."""
+"""Grants and renewals count with min_replicas only once so many replicas have them."""
 
 import asyncio
 import time
@@ -86,7 +86,7 @@ def test_a_renewal_that_no_replica_has_does_not_count(
 async def test_a_task_that_waits_for_replicas_keeps_no_other_one_waiting(
     pair: tuple[Server, Server], name: str
 ) -> None:
-    """Its connection is busy with that; theirs are other ones."""
+    """Connections of such a task are busy; the other tasks have others."""
     master, replica = pair
     client = AsyncClient(master.url, min_replicas=1, replica_timeout=30.0, ttl=90.0, node_timeout=30.0)
     async with client.lock(name):

@@ -67,7 +67,7 @@ def forget(server: Server, how: str) -> None:
 def test_masters_that_forgot_let_nobody_in_before_the_lease_is_over(
     five: list[Server], connect: Connect, name: str, how: str, guard: float
 ) -> None:
-    """Neither a client that watched them gets in, nor one that comes later; without the guard there are two holders."""
+    """Clients do not get in, whether they watched the masters or come later; without the guard two hold the lock."""
     options = {"ttl": TTL if guard else LONG, "node_timeout": 0.5}
     holder, watcher = connect(urls(five, guard), **options), connect(urls(five, guard), **options)
     vote(holder)
@@ -106,7 +106,7 @@ def gets(client: Client, name: str) -> None:
 
 
 def markers_that_vote(servers: list[Server], client: Client) -> list[dict[bytes, bytes]]:
-    """What the masters have written down, once the client has asked each of them, and each has its vote."""
+    """Return the masters' markers, once the client has asked each master, and each has its vote."""
 
     def all_vote() -> bool:
         vote(client)
@@ -130,7 +130,7 @@ def test_a_client_whose_other_masters_do_not_exist_stops_nobody(
 
 
 def test_a_first_contact_with_a_quorum_begins_the_guard(five: list[Server], connect: Connect, name: str) -> None:
-    """Nobody knows what the masters have forgotten; those that answer later begin it as well."""
+    """Masters may have forgotten anything; those that answer later begin the guard as well."""
     for server in five[3:]:
         server.stop()
     client = connect(urls(five, 600.0), ttl=600, node_timeout=0.5)
@@ -184,7 +184,7 @@ def test_a_client_with_a_larger_guard_waits_and_the_others_go_on(
 def test_a_guard_that_is_found_on_one_master_stops_nobody_on_the_others(
     five: list[Server], client: Client, connect: Connect, name: str
 ) -> None:
-    """It was set there by mistake, and whoever opens a connection to that master takes it over."""
+    """Guards may be set by mistake, and a client that opens a connection to that master takes the guard over."""
     before = markers_that_vote(five, client)
     five[0].cli("HSET", "lock:master", "guard_ms", 612_000)
     newcomer = connect(urls(five), ttl=TTL)
@@ -289,7 +289,7 @@ def test_a_replica_that_replaced_its_master_lets_nobody_in_before_the_lease_is_o
 
 @pytest.mark.parametrize("masters_count", [3])
 def test_no_lease_above_the_guard_reaches_a_master(server: Masters, connect: Connect, name: str) -> None:
-    """Not by a lock, nor by a nested one, nor by an extension: the hold stays as it is."""
+    """Locks, nested acquires and extensions with such a lease are refused: the hold stays as it is."""
     client = connect(server.url, ttl=5.0)
     above = GUARD_SECONDS + 0.1
 

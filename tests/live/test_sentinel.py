@@ -54,7 +54,7 @@ class SentinelProcess:
         return redis.Redis(host="127.0.0.1", port=self.port, retry=no_retry())
 
     def is_ready(self) -> bool:
-        """Whether it knows a replica that it could promote."""
+        """Return whether the Sentinel knows a replica that it could promote."""
         try:
             with self.client() as client:
                 replicas = client.sentinel_slaves(SERVICE)
@@ -262,7 +262,7 @@ def test_a_sentinel_that_does_not_know_the_service_raises_at_once(
 def test_a_sentinel_that_names_a_replica_is_believed_no_more_than_that(
     house: House, connect: Callable[..., Client], name: str
 ) -> None:
-    """That happens for a moment in a failover. It will be another server then, so it is no `ConfigurationError`."""
+    """Sentinels name a replica for a moment in a failover: that is no `ConfigurationError`, because it passes."""
     late = SentinelProcess(house.master.program, house.replica)
     try:
         client = connect(f"redis+sentinel://127.0.0.1:{late.port}/{SERVICE}")
@@ -305,7 +305,7 @@ def test_a_sentinel_is_no_master(house: House, connect: Callable[..., Client], n
 
 
 def _follows(server: Server) -> bool:
-    """Whether it is a replica; a Sentinel that makes it one closes connections, ours as well."""
+    """Return whether the server is a replica; a Sentinel that makes it one closes connections, ours as well."""
     try:
         return bool(server.client().role()[0] == b"slave")
     except redis.ConnectionError:

@@ -16,7 +16,7 @@ Connect = Callable[..., Client]
 
 
 def test_a_thread_that_does_not_wait_joins_the_hold_that_its_owner_has(client: Client, name: str) -> None:
-    """Also while other threads of that owner are at the gate."""
+    """Threads join also while other threads of that owner are at the gate."""
     client.lock(name, owner="job").acquire()
     refused: list[bool] = []
 

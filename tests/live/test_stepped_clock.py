@@ -69,13 +69,13 @@ def test_a_master_whose_clock_steps_has_no_vote_for_its_guard(
 
 
 def votes_seen(client: Client, name: str) -> list[bool]:
-    """Which masters have a vote, after the others were a quorum; a reply may come after that was certain."""
+    """Return which masters have a vote, after the others were a quorum; a reply may come after that was certain."""
     with client.lock(f"{name}-other", timeout=20):
         return votes(client)
 
 
 def marker(server: Server) -> dict[str, Any]:
-    """Whether the master's own marker says that it has no vote by its own clock."""
+    """Return the master's marker, by which the master says whether it has a vote by its own clock."""
     until_us = int(server.cli("HGET", "lock:master", "no_vote_until_us"))
     seconds, micros = server.cli("TIME")
     return {"no_vote": until_us > int(seconds) * 1_000_000 + int(micros)}
@@ -135,7 +135,7 @@ def test_a_step_that_anybody_saw_lets_nobody_in_before_the_lease_is_over(
 def test_a_step_that_a_quorum_shows_is_our_own_and_nobody_is_accused(
     masters: Masters, client: Client, name: str
 ) -> None:
-    """It looks as if this machine had stood still: the holds end when they do by the masters' time."""
+    """Steps of a quorum look as if this machine had stood still: the holds end when they do by the masters' time."""
     lock = client.lock(name)
     lock.acquire()
     for _, clock in masters:
@@ -143,7 +143,7 @@ def test_a_step_that_a_quorum_shows_is_our_own_and_nobody_is_accused(
     until(lambda: lock.lost, within=20, what="its lease is over on a quorum")
 
     def is_kept() -> bool:
-        """Not where a reply to this very call shows the step of the last master: what that has given is in doubt."""
+        """Return whether the hold is kept: not if a reply to this very call shows the step of the last master."""
         with suppress(LockLostError), client.lock(f"{name}-more"):
             return True
         return False
@@ -202,7 +202,7 @@ def take_without(away: Server, lock: Lock) -> int:
 def test_tokens_rise_when_clocks_differ_by_less_than_the_lease(
     masters: Masters, connect: Callable[..., Client], name: str, how: str
 ) -> None:
-    """Only some of the masters that granted a token know it then: the end of the hold tells the others."""
+    """Masters that granted another token do not know the highest: the end of the hold tells them."""
     group = set_clocks(masters, 0.0, 10.0, -10.0)
     group.guard = GUARD_SECONDS
     operator, tokens = connect(group.let_vote().url), []
@@ -258,7 +258,7 @@ def restart_a_granter(group: Group, away: Server, name: str) -> int:
 def test_tokens_rise_when_clocks_differ_by_more_than_the_lease(
     *, masters: Masters, start_worker: Callable[..., Worker], name: str, how: str
 ) -> None:
-    """Whatever becomes of a hold whose lease then runs out, and whichever majority gives the next one."""
+    """Tokens rise whatever becomes of a hold whose lease runs out, and whichever majority gives the next one."""
     group = set_clocks(masters, 0.0, 600.0, -600.0)
     group.guard = GUARD_SECONDS
     group.let_vote()

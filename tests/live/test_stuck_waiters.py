@@ -46,7 +46,7 @@ class Scene:
         assert self.served.wait(LONG), "the next one got the lock only when the victim went on"
 
     def play(self) -> None:
-        """Everybody but the victim."""
+        """Play all clients but the victim."""
         holder, behind = self.others.lock(self.name, owner="holder"), self.others.lock(self.name, owner="behind")
         assert self.stuck.wait(LONG)
         waiting = threading.Thread(target=behind.acquire)

@@ -183,7 +183,7 @@ def test_where_info_is_not_allowed_a_guard_is_a_configuration_error(
 def test_a_client_that_may_not_look_never_touches_the_guard_that_it_finds(
     start_server: Callable[..., Deployment], connect: Callable[..., Client], name: str
 ) -> None:
-    """It can't name the incarnation of its sockets, so its votes would begin the guard for everybody."""
+    """Clients without that right can't name their sockets' incarnation: their votes would begin the guard for all."""
     server = start_server()
     guarded = connect(server.url, ttl=GUARD, restart_guard=GUARD)
     take(guarded, name)
@@ -203,7 +203,7 @@ def test_a_client_that_may_not_look_never_touches_the_guard_that_it_finds(
 def test_a_client_whose_right_to_look_is_taken_away_gets_no_vote_and_says_why(
     start_server: Callable[..., Deployment], connect: Callable[..., Client], name: str
 ) -> None:
-    """Nothing proves any more that its sockets lead to what they led to."""
+    """Sockets of such a client may lead elsewhere by now, and nothing proves the contrary."""
     server = start_server()
     client = connect(server.url, ttl=GUARD, restart_guard=GUARD)
     take(client, name)
@@ -219,7 +219,7 @@ def replication_ids(server: Deployment) -> set[str]:
 def test_a_master_that_gets_its_first_replica_has_its_vote_back_after_the_guard(
     start_server: Callable[..., Deployment], connect: Callable[..., Client], name: str
 ) -> None:
-    """It has another replication id from then on, while sockets that are open go on naming the old one."""
+    """Masters have another replication id from then on, while open sockets go on naming the old one."""
     own_server = start_server()
     options = {"ttl": GUARD, "restart_guard": GUARD}
     early = connect(own_server.url, **options)

@@ -42,7 +42,7 @@ def wait_in_threads(
 
 
 def subscriptions(server: Deployment) -> set[int]:
-    """How many connections there are on each master that listen."""
+    """Return the numbers of connections that listen, on each master."""
     return {len(one.client().client_list(_type="pubsub")) for one in server.members}
 
 
@@ -101,7 +101,7 @@ def is_held_with_queue(client: Client, name: str, waiters: int) -> bool:
 
 
 def published(server: Deployment) -> list[int]:
-    """How often each master was told to publish."""
+    """Return how often each master was told to publish."""
     statistics = [one.client().info("commandstats") for one in server.members]
     return [one.get("cmdstat_publish", {"calls": 0})["calls"] for one in statistics]
 
@@ -127,7 +127,7 @@ def test_nothing_is_lost_when_the_pubsub_connection_is_killed(client: Client, se
 def test_a_swallowed_message_costs_seconds_at_any_ttl(
     server: Deployment, proxy: ProxyBefore, faulty: ProxyBefore, connect: Callable[..., Client], name: str
 ) -> None:
-    """Not the lease, and not the longest sleep; that it is less than 3 s is shown in virtual time, in `tests/sim`."""
+    """Waiters lose neither the lease nor the longest sleep; that it is less than 3 s is shown in `tests/sim`."""
     waiting = connect(proxy.url, ttl=600.0)
     holder = connect(server.url, ttl=600.0).lock(name)
     holder.acquire()
@@ -311,7 +311,7 @@ def test_close_ends_every_wait_and_leaves_the_queue(
 def test_a_closed_client_says_so_at_once_also_where_it_would_stand_in_line(
     server: Deployment, client: Client, connect: Callable[..., Client], name: str
 ) -> None:
-    """Who has waited a moment ago subscribes first, and a closed client never does."""
+    """Clients that have waited a moment ago subscribe first, and a closed client never does."""
     other = connect(server.url, ttl=30.0, node_timeout=8.0)
     with client.lock(name):
         assert not other.lock(name).acquire(timeout=0.2)

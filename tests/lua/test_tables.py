@@ -26,7 +26,7 @@ LEASE_MS, TOKEN_MS = 30_000, 31_000
 
 @define
 class State:
-    """What a master stores of lock ``a``; waiters in the order of their tickets."""
+    """State of lock ``a`` on a master; waiters in the order of their tickets."""
 
     holder: dict[bytes, int] = Factory(dict)
     foreign: bytes | None = None
@@ -83,7 +83,7 @@ class Master:
         self.subscribers.append(subscriber)
 
     def woken(self) -> list[bytes]:
-        """What was published to whoever listens, all of it."""
+        """Return all that was published to the listeners."""
         messages = []
         for subscriber in self.subscribers:
             while (message := subscriber.get_message(timeout=0.05)) is not None:
@@ -185,7 +185,7 @@ def test_acquire_is_refused_while_somebody_has_it(master: Master, state: State, 
 
 
 def test_a_refused_acquire_takes_nothing_from_the_hash_of_another_program(master: Master) -> None:
-    """Whatever its fields are called."""
+    """Hashes of other programs keep their fields, whatever the fields are called."""
     master.redis.hset(KEYS.lock, "", 1)
     for _ in range(2):
         assert acquire(master)[0] == b"refused"
@@ -280,7 +280,7 @@ def test_enqueue_waits_at_the_end_and_keeps_its_ticket(master: Master) -> None:
 
 
 def test_enqueue_behind_the_dead_has_its_place_for_as_long_as_any(master: Master) -> None:
-    """Nobody sends heartbeats for a waiter that has died, so the time of the queue may be nearly over."""
+    """Dead waiters have no heartbeats, so the time of the queue may be nearly over."""
     master.put(State(holder={THEY: 1}, queue=[YOU]))
     master.redis.pexpire(KEYS.queue, 500)
     assert enqueue(master)[0] == b"queued"
@@ -385,7 +385,7 @@ def test_a_dead_waiter_looks_alive_to_a_release_while_somebody_else_watches_the_
 def test_a_release_beside_another_hold_of_the_same_hash_gives_nothing_and_wakes_nobody(
     master: Master, fence: int
 ) -> None:
-    """That one's own field has ended does not make the lock free."""
+    """Locks are not free when only the releaser's own field has ended."""
     master.put(State(holder={HOLDER: 1}, queue=[GRANTEE]))
     master.redis.hset(KEYS.lock, THEY, 1)
     master.listen("you")
@@ -396,7 +396,7 @@ def test_a_release_beside_another_hold_of_the_same_hash_gives_nothing_and_wakes_
 
 
 def test_no_two_that_are_told_have_one_token(master: Master) -> None:
-    """Who does not listen here may hear of it at a replica."""
+    """Waiters that do not listen here may hear of a token at a replica."""
     master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", b"dead:2@3000", b"late:1@3000", GRANTEE]))
     master.listen("you")
     before_us = release(master, HOLDER)[1]
@@ -467,7 +467,7 @@ def mute(request: pytest.FixtureRequest, server: Server) -> Iterator[Master]:
 
 
 def listening(server: Server, name: str) -> Any:
-    """What a client that may listen hears."""
+    """Yield what a client that may listen hears."""
     client: Any = redis.Redis.from_url(server.url)
     subscriber = client.pubsub()
     subscriber.subscribe(f"lock:client:{name}")
@@ -517,7 +517,7 @@ def test_no_script_fails_where_messages_are_refused(mute: Master, name: str) -> 
 @pytest.mark.every_server
 @pytest.mark.parametrize("heard", [[], [b"dead:1"]], ids=["first", "behind one whose channel is allowed"])
 def test_where_messages_are_refused_who_has_no_deadline_goes(server: Server, mute: Master, heard: list[bytes]) -> None:
-    """As where nobody counts who listens: it would keep the lock from all others for ever."""
+    """Waiters without a deadline go, as in a Cluster: such a waiter would keep the lock from all others without end."""
     if heard:
         server.cli("ACL", "SETUSER", "mute", "resetchannels", "+publish", "&lock:client:d*")
         queue_up(mute, heard)
@@ -677,7 +677,7 @@ def give_back(master: Master, ticket: int = 5, **changes: Any) -> list[Any]:
 
 
 def test_give_back_ends_an_attempt_and_puts_its_waiter_back_in_its_place(master: Master) -> None:
-    """Nobody behind it is woken."""
+    """Waiters behind that one are not woken."""
     master.put(State(holder={b"me:1~1": 1}, queue=[YOU]))
     master.redis.zadd(KEYS.queue, {YOU: 9})
     master.listen("me")
@@ -696,7 +696,7 @@ def test_give_back_wakes_who_comes_before(master: Master) -> None:
 
 
 def test_give_back_that_comes_late_puts_nobody_back(master: Master) -> None:
-    """Its waiter may have been served meanwhile; but what the attempt got ends whenever that is heard of."""
+    """Waiters may have been served meanwhile; but what the attempt got ends whenever that is heard of."""
     master.put(State(holder={b"me:1~1": 1}, queue=[YOU]))
     master.listen("you")
     assert give_back(master, not_after_us=0)[0] == b"released"
@@ -922,7 +922,7 @@ def test_force_release_ends_any_hold_wakes_the_head_and_keeps_the_token(master: 
 
 @pytest.mark.parametrize("ahead_ms", [0, 2 * LEASE_MS], ids=["of a silent master", "of a quorum"])
 def test_force_release_passes_a_token_that_only_another_master_knows(master: Master, ahead_ms: int) -> None:
-    """It lies below the end of the lease that is deleted here, if no quorum knows it."""
+    """Tokens that no quorum knows lie below the end of the lease that is deleted here."""
     lease_ends_us = master.now_us() + LEASE_MS * 1000
     master.put(State(holder={THEY: 1}, token=5))
     fence = master.now_us() + ahead_ms * 1000
@@ -943,13 +943,13 @@ TAKES = pytest.mark.parametrize("take", [acquire, enqueue, heal], ids=["acquire"
 
 
 def mark(real: Master, incarnation: bytes, *, until_us: int = 1, guard_ms: int = 900) -> None:
-    """Somebody has looked at the master, as `incarnation`."""
+    """Mark the master as one that a client has looked at, as `incarnation`."""
     marker = {"incarnation": incarnation, "no_vote_until_us": until_us, "guard_ms": guard_ms}
     real.redis.hset(KEYS.master, mapping=marker)
 
 
 def outlived(real: Master) -> bytes:
-    """What the same process was called before it followed another one, and was a master again."""
+    """Return the name of the same process before it followed another one, and was a master again."""
     return real.incarnation.partition(b":")[0] + b":" + b"0" * 40
 
 
@@ -1039,7 +1039,7 @@ def test_a_larger_guard_that_is_refused_changes_nothing(real: Master) -> None:
 def test_a_larger_guard_that_came_after_the_socket_is_read_before_anything_is_given(
     real: Master, take: Callable[..., list[Any]], guard_ms: Any
 ) -> None:
-    """Else the client would begin its small one where it is forgotten."""
+    """Clients would begin their small guard otherwise where the larger one is forgotten."""
     mark(real, real.incarnation)
     before = marked(real)
     status, now_us, until_us = take(real, guarded=True, guard_ms=guard_ms)
@@ -1194,7 +1194,7 @@ def test_a_guard_is_lowered_on_a_master_that_is_out_of_memory(real: Master) -> N
 
 
 def test_a_larger_guard_that_comes_later_lengthens_one_that_runs(real: Master) -> None:
-    """Its client's leases may be among those that were forgotten, when the smaller guard began."""
+    """Leases of its client may be among those that were forgotten when the smaller guard began."""
     began_us = real.now_us()
     mark(real, real.incarnation, until_us=began_us + 900_000)
     status, _, until_us = acquire(real, guarded=True, guard_ms=1_500)
@@ -1216,7 +1216,7 @@ def test_a_clock_that_was_set_back_does_not_lengthen_the_guard(real: Master) -> 
 def test_a_socket_that_outlived_its_incarnation_has_no_vote(
     real: Master, take: Callable[..., list[Any]], *, is_marked: bool
 ) -> None:
-    """Its data set may be a copy from elsewhere. With the old marker the guard begins; the socket never votes again."""
+    """Data sets may be copies from elsewhere. With the old marker the guard begins; the socket never votes again."""
     mark(real, outlived(real) if is_marked else real.incarnation)
     status, now_us, until_us = take(real, guarded=True, incarnation=outlived(real), guard_ms=500)
     assert (status, until_us) == (b"no_vote", now_us + (900_000 if is_marked else 0))
@@ -1315,7 +1315,7 @@ def queue_up(master: Master, names: Iterable[bytes], *, deadline_ms: int | None 
 
 
 def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on the scripts are those for a Cluster, whose PUBLISH counts one node's."""
+    """Use the scripts for a Cluster from now on, whose PUBLISH counts one node's listeners."""
     originals = {name: load(name).uncounted for name in script_names()}
     monkeypatch.setitem(globals(), "load", originals.__getitem__)
 
@@ -1446,7 +1446,7 @@ def test_a_heartbeat_says_that_it_is_open_who_is_first_so_that_the_next_one_come
 
 
 def test_a_waiter_that_was_passed_over_in_a_crowd_comes_back_to_its_place(master: Master) -> None:
-    """Its subscription may just have broken."""
+    """Subscriptions of such a waiter may just have broken."""
     queue_up(master, [ME, *[b"dead%d:1" % i for i in range(PASSED_MAX + 500)]])
     master.redis.hset(KEYS.lock, HOLDER, 1)
     release(master, HOLDER)
@@ -1459,7 +1459,7 @@ def test_a_waiter_that_was_passed_over_in_a_crowd_comes_back_to_its_place(master
 def test_where_all_that_one_call_reaches_are_dead_and_there_are_no_more_a_newcomer_takes_the_lock(
     master: Master,
 ) -> None:
-    """Whatever else has a deadline."""
+    """Newcomers take the lock, whatever else has a deadline."""
     queue_up(master, [b"dead%d:1" % i for i in range(PASSED_MAX + 1)])
     master.redis.zadd(KEYS.waiters, {b"gone%d:1" % i: FAR for i in range(200)})
     assert acquire(master)[0] == b"granted"
@@ -1468,7 +1468,7 @@ def test_where_all_that_one_call_reaches_are_dead_and_there_are_no_more_a_newcom
 @pytest.mark.every_server
 @pytest.mark.parametrize("may_ask", [True, False], ids=["", "without the right to ask who listens"])
 def test_a_crowd_of_dead_costs_three_pages_and_one_question(server: Server, may_ask: bool) -> None:
-    """That bounds for how long a release keeps a master busy."""
+    """Releases keep a master busy for no longer than that takes."""
     server.cli("ACL", "SETUSER", "user", "reset", "on", ">x", "~*", "&*", "+@all", *([] if may_ask else ["-pubsub"]))
     with closing(redis.Redis.from_url(server.url)) as admin, closing(redis.Redis.from_url(server.url)) as client:
         admin.flushall()
@@ -1619,7 +1619,7 @@ def test_a_repeated_request_never_gets_the_token_0(master: Master, wrong: str) -
 
 @pytest.mark.parametrize("wrong", [TOKEN_MAX, TOKEN_MAX + 1, 2**53 - 1])
 def test_a_release_writes_its_token_back_over_one_that_counts_as_none(master: Master, wrong: int) -> None:
-    """Else the next token, which comes from the clock alone then, might not be above it."""
+    """Tokens that come from the clock alone might otherwise not be above that one."""
     acquire(master)
     master.redis.set(KEYS.token, wrong)
     assert release(master, fence=FAR)[0] == b"released"
@@ -1674,7 +1674,7 @@ def test_long_names_that_are_overdue_go_a_few_at_a_time(real: Master) -> None:
 
 @pytest.mark.parametrize("ticket", [0, 1_700_000_000_000_000])
 def test_a_waiter_that_can_have_no_place_leaves_none(master: Master, ticket: int) -> None:
-    """Else whoever comes next finds a queue, and what waits there is in nobody's hands."""
+    """Waiters that come next would otherwise find a queue with a place that no client keeps."""
     acquire(master, YOU)
     master.redis.rpush(KEYS.waiters, "x")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
@@ -1688,7 +1688,7 @@ def test_a_waiter_that_can_have_no_place_leaves_none(master: Master, ticket: int
 
 
 def test_a_token_of_another_type_is_an_error_and_not_lost(master: Master) -> None:
-    """Without a token nothing is granted; and what another program keeps there is its own."""
+    """Tokens are needed for a grant; and what another program keeps there is that program's own."""
     master.redis.rpush(KEYS.token, "x")
     for _ in range(2):
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
@@ -1712,7 +1712,7 @@ def test_a_marker_with_a_field_that_is_no_number_is_taken_for_none(real: Master,
 
 
 def test_a_marker_of_another_type_is_an_error_and_not_lost(real: Master) -> None:
-    """Without a marker nobody knows what this master may have forgotten."""
+    """Markers show what a master may have forgotten."""
     real.redis.set(KEYS.master, "x")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         acquire(real, guarded=True, guard_ms=500)
@@ -1744,7 +1744,7 @@ LIFETIMES_MS = {  # what a header says, and what that means here: at least and a
 
 
 def seen(master: Master) -> dict[str, tuple[Any, int]]:
-    """What each key of the lock holds, and for how long (ms)."""
+    """Return what each key of the lock holds, and for how long (ms)."""
     content: dict[str, Any] = {}
     for name in ("lock", "queue", "waiters", "token", "master"):
         key = getattr(KEYS, name)
@@ -1796,7 +1796,7 @@ def test_a_script_writes_and_publishes_what_its_header_says_and_nothing_else(rea
 
 @pytest.mark.parametrize("name", script_names())
 def test_a_script_that_arrives_twice_changes_nothing_more(real: Master, name: str) -> None:
-    """But for lifetimes, and for the time without a vote, which the headers mention."""
+    """Lifetimes may change, and the time without a vote, which the headers mention."""
 
     def left() -> tuple[Any, ...]:
         return tuple(held for key, (held, _) in seen(real).items() if key != "master")

@@ -186,7 +186,7 @@ def test_a_last_token_of_another_length_than_the_clock_is_compared_as_a_number(
 
 
 def acquire_guarded(master: VirtualMaster, voted_us: int, **marker: bytes) -> list[Any]:
-    """On a socket that was opened to ``run:run``, and on which a vote was written at `voted_us`."""
+    """Acquire on a socket that was opened to ``run:run``, and on which a vote was written at `voted_us`."""
     ended = {"incarnation": b"run:run", "no_vote_until_us": b"%d" % NOW_US, "guard_ms": b"%d" % GUARD_MS}
     for field, value in {**ended, **marker}.items():
         master.read("HSET", KEYS.master, field.encode(), value)
@@ -235,7 +235,7 @@ def test_only_a_vote_of_just_now_proves_what_the_socket_leads_to(quiet_us: int, 
 
 
 def test_a_renewal_never_shortens_what_is_left_of_the_token() -> None:
-    """It is ahead of the clock, and remembered until that has caught up."""
+    """Tokens may be ahead of the clock, and are remembered until the clock has caught up."""
     master = VirtualMaster(Clock(), "this")
     call(master, "acquire")
     master.read("PEXPIRE", KEYS.token, 60_000)
@@ -264,7 +264,7 @@ def test_a_count_leaves_a_lease_without_end_on_a_master_that_is_out_of_memory() 
 
 @pytest.mark.parametrize("name", ["acquire", "count", "extend", "release"])
 def test_a_replica_gives_keeps_and_ends_nothing(name: str) -> None:
-    """It may have a copy of the hold for as long as its lease."""
+    """Replicas may have a copy of the hold for as long as the lease."""
     master = VirtualMaster(Clock(), "this")
     if name != "acquire":
         call(master, "acquire")
@@ -337,7 +337,7 @@ def drawn(draw: Random) -> tuple[VirtualMaster, list[bytes], list[bytes]]:
 
 
 def outcome(script: Script, draw: Random) -> tuple[Any, ...]:
-    """What a drawn call replies, tells and leaves in a drawn state."""
+    """Return what a drawn call replies, tells and leaves in a drawn state."""
     master, holders, heard = drawn(draw)
     owners = holders if holders and draw.random() < 0.7 else [*OWNERS, *WAITERS[:4]]
     chosen = {**OWN, "owner": draw.choice(owners), "hand": 0 if draw.random() < 0.1 else 1}
@@ -362,7 +362,7 @@ def outcome(script: Script, draw: Random) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("name", GENERAL)
 def test_the_usual_case_does_what_the_general_one_does(name: str) -> None:
-    """But for a token: it is larger where the first waiter was told in vain, and may be remembered for longer."""
+    """Tokens may differ: larger if the first waiter was told in vain, and remembered for longer."""
     usual, without = load(name), general(name)
     differ = 0
     for number in range(STATES):

@@ -19,7 +19,7 @@ class _Seeds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     name = "A-B"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> range:
-        """See `click.ParamType`."""
+        """Return the range of seeds that `value` names."""
         if isinstance(value, range):
             return value
         first, _, last = str(value).partition("-")

@@ -30,7 +30,7 @@ BLOCKED_PART = 0.2  # of the checks of a holder are followed by a call in whose 
 
 
 class Interrupted(BaseException):
-    """What a signal's handler raises in a thread; for a task, it is cancelled."""
+    """Exception that a signal's handler raises in a thread; a task is cancelled instead."""
 
 
 class SwallowedError(Exception):
@@ -55,7 +55,7 @@ class Actor(VirtualActor):
         self._wrapped: asyncio.Task[Any] | None = None  # carries out the present call, if it is not the actor itself
 
     def carry_out(self, coroutine: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
-        """See `VirtualActor`."""
+        """Return what the actor awaits to have `coroutine` carried out."""
         self.who, self._wrapped = current_owner(), None
         strike, self._strike = self._strike, None
         if strike:
@@ -71,13 +71,13 @@ class Actor(VirtualActor):
         return _Counted(coroutine, 0, bool)
 
     def acting(self) -> "asyncio.Task[Any] | None":
-        """See `VirtualActor`."""
+        """Return the task that carries out the present call."""
         return self._wrapped or self.task
 
     # What its worker does -------------------------------------------------------------------------------------------
 
     def doom(self) -> None:
-        """Its next call is cancelled when one of its waits ends, in the same turn of the loop, or before it begins."""
+        """Have the next call cancelled when one of its waits ends, in the same turn of the loop, or before the call."""
         self._strike = self._random.randint(0, AWAITS)
 
     def spare(self) -> None:
@@ -85,7 +85,7 @@ class Actor(VirtualActor):
         self._strike = None
 
     def block(self, longest: float) -> None:
-        """Now and then something blocks its loop for half of `longest` (s) or more, when its next call has begun."""
+        """Have the loop blocked now and then, for half of `longest` (s) or more, in the actor's next call."""
         if self._random.random() < BLOCKED_PART:
             self._block_seconds = longest * self._random.uniform(0.5, 1.0)
 
@@ -158,19 +158,19 @@ class TaskLock:
         self._spec = lock._spec
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> Any:
-        """See `Lock`."""
+        """Take the lock, or one more level, by the actor."""
         return self.actor.do(lambda: self._lock.acquire(blocking, timeout))
 
     def release(self) -> None:
-        """See `Lock`."""
+        """Give back one level, by the actor."""
         self.actor.do(self._lock.release)
 
     def extend(self, ttl: float | None = None) -> Any:
-        """See `Lock`."""
+        """Renew the actor's hold now."""
         return self.actor.do(lambda: self._lock.extend(ttl))
 
     def ensure(self, seconds: float = 0.0) -> Any:
-        """See `Lock`."""
+        """Check that the actor's hold is valid for long enough."""
         return self.actor.do(lambda: self._lock.ensure(seconds))
 
     def __getattr__(self, name: str) -> Any:
@@ -226,7 +226,7 @@ class ClientOfActors:
         self._end_loop()
 
     async def _cancel_one(self, seconds: float) -> None:
-        """Has a task take the lock and hold it, and cancels that task after a while."""
+        """Have a task take the lock and hold it, and cancel that task after a while."""
         task = self._loop.create_task(self._hold())
         await asyncio.sleep(seconds)
         task.cancel()
@@ -254,7 +254,7 @@ class ClientOfActors:
             self._loop.call_soon_threadsafe(sleep)
 
     def lock(self, name: str, **options: Any) -> TaskLock:
-        """See `Client`."""
+        """Return a lock that the actor of the caller uses."""
         made, actor = self._client.lock(name, **options), self.actor()
         lock = _ActorsLock(self._client, name, made._spec, made._options)
         lock.actor = actor

@@ -33,17 +33,17 @@ class Unread(logging.Handler):
         self._process = process
 
     def createLock(self) -> None:  # noqa: N802
-        """See `logging.Handler`. It has no lock, because such a lock takes all tasks for one thread."""
+        """Make no lock for this handler, because such a lock takes all tasks for one thread."""
         self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002
-        """See `logging.Handler`."""
+        """Block the process on a record of the log."""
         block(self._process)
 
 
 @contextlib.contextmanager
 def unread(process: Process | None) -> Iterator[None]:
-    """Within it, nobody reads the log and the warnings of this process."""
+    """Leave the log and the warnings of this process unread inside the block."""
     logger = logging.getLogger("relock")
     level, propagate = logger.level, logger.propagate
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What takes part in a run: processes, their clients, and the threads that want the lock."""
+"""Cast of a run: processes, their clients, and the threads that want the lock."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -98,7 +98,7 @@ class Cast:
         return partial(self._referee.told, process) if has_loop else None
 
     def door_of(self, process: Process) -> Any:
-        """What the workers of a process use as their `Client`."""
+        """Return what the workers of a process use as their `Client`."""
         return self.doors.get(process) or self.client_of(process)
 
     def lock(self, client: Any, *, renew: bool | None = None) -> Any:
@@ -120,7 +120,7 @@ class Cast:
         return self.clients[self.processes.index(process)]
 
     def are_all_done(self) -> bool:
-        """Whether each thread that wanted the lock has come to its end, or died."""
+        """Return whether each thread that wanted the lock has come to its end, or died."""
         return all(worker.is_over or worker.process.is_dead for worker in self.workers)
 
 

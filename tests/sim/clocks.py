@@ -1,4 +1,4 @@
-"""What the referee may judge in a run whose clocks are set, run off or stand still, and what not.
+"""Limits of the referee's judgement in a run whose clocks are set, run off or stand still.
 
 relock assumes something of clocks (``docs/internals/argument.md``, A2 to A4 and A10), and says what it does not promise
 where that fails. Each exception here is one of those, and names it. There is none for a step that a client has noticed:
@@ -42,7 +42,7 @@ class TrueStep:
 
 @frozen
 class Notice:
-    """At the true time `at` a client saw that a master's clock had moved, by `seconds` since its look before."""
+    """Notice at the true time `at`: a client saw that a master's clock had moved by `seconds` since the last look."""
 
     at: float
     seconds: float
@@ -61,13 +61,13 @@ class Early:
     masters: set[int] = field(factory=set)
 
     def is_shown(self, process: Process, seconds: float) -> bool:
-        """Whether its clock has stood still for `seconds`, counted from the beginning of any of these stalls."""
+        """Return whether the process's clock has stood still for `seconds`, counted from the beginning of any stall."""
         return any(abs(seconds - process.stood_still(at)) <= STEP_SECONDS for at in self.since)
 
 
 @define
 class Clocks:
-    """How all clocks were set, and which clients have noticed it.
+    """History of all clocks: how each was set, and which clients have noticed that.
 
     Attributes:
         has_forgotten: whether any master may have forgotten tokens.
@@ -148,7 +148,7 @@ class Clocks:
     # Exclusion ------------------------------------------------------------------------------------------------------
 
     def is_deceived(self, process: Process, hold: Hold, since: float, other: Process) -> bool:
-        """Whether a client believes in a hold only because of what it could not know, or not yet.
+        """Return whether a client believes in a hold only because of what the client could not know, or not yet.
 
         * Its own clock stood still with its machine (A4), and it has not heard from the masters since.
         * The clock of a lone master was set ahead (A3), and it has not heard from that since. Or those of a quorum were
@@ -190,7 +190,7 @@ class Clocks:
         return [step for step in self.steps if step.server == number and step.at >= since and step.seconds > 0]
 
     def _has_ended_unseen(self, number: int, end: float, since: float, notices: list[Notice], process: Process) -> bool:
-        """Whether a lease was over by a clock that was set back before this client looked at it again.
+        """Return whether a lease was over by a clock that was set back before this client looked at the clock again.
 
         That clock had been set ahead, or the client's own clock had stood still with its machine (A4). A lease that the
         client asked for afterwards does not count.
@@ -210,21 +210,21 @@ class Clocks:
         return False
 
     def _is_hidden(self, step: TrueStep, client: Process, overlap: float) -> bool:
-        """Whether the client did not know the clock, or had too much doubt to notice a step of `overlap` seconds."""
+        """Return whether the client did not know the clock, or too badly to notice a step of `overlap` seconds."""
         doubt = step.doubts.get(client.name)
         return doubt is None or overlap <= STEP_SECONDS + max(0.0, doubt) + 0.01 * (self.world.now - step.at) + 0.01
 
     # Tokens ---------------------------------------------------------------------------------------------------------
 
     def may_tokens_fall(self) -> bool:
-        """Whether a clock shows less than before it was set back, or masters forgot with clocks far apart (A10)."""
+        """Return whether a clock shows less than before a step back, or masters forgot with clocks far apart (A10)."""
         is_behind = any(self.servers[number].clock() < peak for number, peak in self._peaks.items())
         return is_behind or (self.has_forgotten and self._spread >= self.guard)
 
     # Votes ----------------------------------------------------------------------------------------------------------
 
     def is_accused_wrongly(self, number: int) -> bool:
-        """Whether a master lost its vote for its clock, though nobody ever set that, nor those of a quorum.
+        """Return whether a master lost its vote for its clock, though neither that nor those of a quorum were ever set.
 
         A client may accuse a master wrongly if its own clock stood still with its machine before it knew those of a
         quorum (A4): it can't know then which clock moved.
@@ -237,7 +237,7 @@ class Clocks:
         return number not in stepped and is_quorum_steady
 
     def is_evident(self, step: TrueStep) -> bool:
-        """Whether no client that looks can take a step for one of its own clock, or for a part of several."""
+        """Return whether no client that looks can take a step for one of its own clock, or for a part of several."""
         others = [one for one in self.steps if one is not step and abs(one.at - step.at) < SAME_STEP_SECONDS]
         stalls = any(process.stood_still(step.at - SAME_STEP_SECONDS) for process, _ in self._sessions)
         return abs(step.seconds) >= PLAIN_STEP_SECONDS and not others and not stalls and len(self.servers) > 1

@@ -19,7 +19,7 @@ def draw(random: Random) -> Plan:
 
 
 def _draw_calm(random: Random) -> Plan:
-    """Nothing goes wrong, so relock must keep every promise."""
+    """Draw a run in which nothing goes wrong, so relock must keep every promise."""
     kinds = random.choice(
         [(), ("crash client",), ("force release",), ("force release",), ("interrupt",), ("fork", "crash client")]
     )
@@ -27,7 +27,7 @@ def _draw_calm(random: Random) -> Plan:
 
 
 def _draw_faults(random: Random) -> Plan:
-    """Everything goes wrong."""
+    """Draw a run in which everything goes wrong."""
     share = random.choice([0.15, 0.4])
     kinds = tuple(kind for kind in (*KINDS, *CLOCKS, *CALLS) if random.random() < share)
     return draw_any(random, kinds, is_calm=False)
@@ -207,7 +207,7 @@ def _draw_handed(random: Random) -> Plan:
 
 
 def draw_any(random: Random, kinds: tuple[str, ...], *, is_calm: bool) -> Plan:
-    """What all plans draw: these faults strike, or none if it `is_calm` and they do no harm."""
+    """Draw the common part of all plans: these faults strike, or none if the run `is_calm` and the faults do harm."""
     node_timeout = random.choice([0.05, 0.3])
     conditions = Conditions(
         delay=random.choice([0.0001, 0.0005, 0.003]),

@@ -1,4 +1,4 @@
-"""What a forked child finds: a copy of its parent's client, which shares only the sockets with the parent's."""
+"""Forked children, which find a copy of their parent's client, and share only the sockets with the parent's."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ class InheritedConnection:
         process.connections[self] = None
 
     def disconnect(self) -> None:
-        """See `RawConnection`. It sends nothing, because another process opened the connection."""
+        """Close the copy of the socket, and send nothing, because another process opened the connection."""
         if self._process.connections.pop(self, self) is None:
             self._raw.close_copy()
 
     def let_go(self) -> None:
-        """See `VirtualConnection`."""
+        """Let go of the copy of the socket."""
         self.disconnect()
 
 
@@ -101,7 +101,7 @@ def _connection(connection: Connection, child: Process) -> Connection:
 
 
 def _number(connection: Connection) -> int:
-    """For an order that is the same in every run."""
+    """Return a number for an order that is the same in every run."""
     raw: Any = connection.raw
     number: int = raw.fileno
     return number

@@ -1,4 +1,4 @@
-"""Which servers have had which holds: by this the referee judges runs in which masters move.
+"""Holds that each server has had: by these the referee judges runs in which masters move.
 
 Replication is late, so a server that becomes a master may lack holds that the one before it gave. Then, without a
 restart guard, two clients may believe that they have a lock, each by one of two sets of data: relock promises nothing
@@ -56,15 +56,15 @@ class Given:
             self._found[owner][server.number].add((server, server.epoch))
 
     def places(self, hold: Hold) -> int:
-        """How many addresses have had this hold on one of their masters."""
+        """Return the number of addresses that have had this hold on one of their masters."""
         return len(self._found[hold.owner])
 
     def was_split(self, since: float) -> bool:
-        """Whether two servers behind one address have taken writes at the same time after the true time `since`."""
+        """Return whether two servers behind one address took writes at the same time after the true time `since`."""
         return any(at >= since for at in self._split_at.values())
 
     def may_both_be(self, one: Hold, other: Hold, since: float) -> bool:
-        """Whether relock's promises let two holds be valid at the same time, the earlier one since `since`."""
+        """Return whether relock's promises let two holds be valid at the same time, the earlier one since `since`."""
         return any(self._may_both_be_at(number, one, other, since) for number in range(len(self.servers)))
 
     def _may_both_be_at(self, number: int, one: Hold, other: Hold, since: float) -> bool:
@@ -77,5 +77,5 @@ class Given:
         return not self.is_guarded and (mine.isdisjoint(theirs) or self._has_lost(theirs, since))
 
     def _has_lost(self, data: set[Data], since: float) -> bool:
-        """Whether a server became a master without all the data of its own master, a lease before `since` or later."""
+        """Return whether a server became a master without all its master's data, a lease before `since` or later."""
         return any(server.lost_at >= since - self.longest for server, _ in data)

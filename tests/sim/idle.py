@@ -66,7 +66,7 @@ class Idle:
             self.world.after(seconds, lambda: self.left(leftovers.given_to(process, self.servers, self._sessions)))
 
     def left(self, leases: list[float]) -> None:
-        """Nobody ends the holds that have so long to go (s)."""
+        """Return the seconds that the holds have to go, which no client ends."""
         if leases:
             self.left_until = max(self.left_until, self.world.now + max(leases))
             self._free_at = max(self._free_at, self.left_until)

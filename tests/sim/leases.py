@@ -1,4 +1,4 @@
-"""How long leases last: the referee judges that in the wider runs (`sim.plan.Wide`), as long as it may.
+"""Lengths of leases: the referee judges them in the wider runs (`sim.plan.Wide`), as long as it may.
 
 After a clock was set, a master has forgotten, or an operator has ended a hold, leases may end before their time, and
 their owners hear of it later. From then on the referee judges none of this in that run.
@@ -22,7 +22,7 @@ ROUNDING_SECONDS = 1e-3  # a master's answer to PTTL is in whole milliseconds
 
 @define
 class Leases:
-    """What the referee knows of leases.
+    """Leases, as the referee knows them.
 
     Attributes:
         hindered_until: the true time at which the last fault is over.
@@ -45,11 +45,11 @@ class Leases:
             self._seen[hold] = hold.deadline, process.local()
 
     def lacks(self, hold: Hold, begin: float, ttl: float) -> float:
-        """By how many seconds a hold ends too early, if its lease must last `ttl` from the local time `begin` on."""
+        """Return the seconds by which a hold ends too early, if its lease lasts `ttl` from the local time `begin`."""
         return begin + ttl - drift_of(ttl, hold.spec.drift_factor) - hold.deadline
 
     def is_overshot(self, process: Process, hold: Hold) -> bool:
-        """Whether its owner counts on a hold for longer than a quorum of the masters keeps it."""
+        """Return whether a hold's owner counts on it for longer than a quorum of the masters keeps it."""
         until = process.true(hold.deadline)
         return sum(self._end(server, hold) >= until for server in self.servers) < hold.quorum
 
@@ -61,7 +61,7 @@ class Leases:
         return self.world.now + left_ms / 1000 / server.rate + ROUNDING_SECONDS
 
     def was_left_alone(self, process: Process, hold: Hold) -> bool:
-        """Whether a hold has ended though there was time to renew it, and no fault was in the way.
+        """Return whether a hold has ended though there was time to renew it, and no fault was in the way.
 
         Whatever went wrong before, the watchdog tries again after a tenth of the present lease, and at the latest after
         a third. It may have to open a connection first. The length of that lease counts from when the referee first

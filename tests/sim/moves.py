@@ -1,4 +1,4 @@
-"""How masters move: behind each address there are two servers, and one follows the other until an operator acts.
+"""Moves of masters: behind each address there are two servers, and one follows the other until an operator acts.
 
 A move leaves connections open, as with real servers, unless it is one that ends connections. New connections reach the
 server to which the address leads by then; the address may move a little before or after the roles change.
@@ -75,14 +75,14 @@ class Mover:
         return True
 
     def stall(self, number: int, seconds: float) -> bool:
-        """For a while nothing comes to a replica; returns whether there is one."""
+        """Let nothing come to a replica for a while; return whether there is one."""
         feeds = [*self._servers[number].feeds]
         for feed in feeds:
             feed.stall(seconds)
         return bool(feeds)
 
     def _later(self, seconds: float, action: Callable[[], object]) -> None:
-        """Does `action` in so many seconds, unless all is healed by then."""
+        """Do `action` in so many seconds, unless all is healed by then."""
         self._world.after(max(0.0, seconds), lambda: None if self._is_over else action())
 
     def _draw(self, bounds: tuple[float, float]) -> float:
@@ -120,7 +120,7 @@ class Mover:
         self._lead_to(number, new, min(left, max(GAP_SECONDS)))
 
     def _fall_behind(self, number: int) -> None:
-        """Lets the replica fall behind for a while, and then fails back."""
+        """Let the replica fall behind for a while, and then fail back."""
         seconds = self._draw(BEHIND_SECONDS)
         self.stall(number, 2 * seconds)
         self._later(seconds, partial(self._fail_back, number))
@@ -152,7 +152,7 @@ class Mover:
         old.follow(new, self._moves.lag, self._draw(SYNC_SECONDS))
 
     def _lead_to(self, number: int, new: ReplicatedServer, seconds: float) -> None:
-        """Has the address lead to another server, in about so many seconds."""
+        """Have the address lead to another server, in about so many seconds."""
         self._later(max(0.0, seconds + self._draw(ADDRESS_SECONDS)), partial(self._arrive_at, number, new))
 
     def _arrive_at(self, number: int, new: ReplicatedServer) -> None:

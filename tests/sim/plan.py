@@ -1,4 +1,4 @@
-"""What a run consists of: who takes part, what they do, how the network is, and what may go wrong.
+"""Plan of a run: its clients and threads, what they do, how the network is, and what may go wrong.
 
 `sim.draws` and `sim.special` draw one for each seed.
 """
@@ -37,7 +37,7 @@ HARMLESS = frozenset(
 
 @frozen
 class Wide:
-    """What only some runs draw: clients and locks that differ from each other, and more uses of a hold.
+    """Wider part of a plan, which only some runs draw: clients and locks that differ, and more uses of a hold.
 
     Attributes:
         ttls: the leases of locks, in seconds; each lock object draws one.
@@ -58,7 +58,7 @@ class Wide:
 
 @frozen
 class Moves:
-    """What only runs in which masters move draw.
+    """Part of a plan that only runs in which masters move draw.
 
     Attributes:
         lag: seconds that a master's writes take to its replica on average.
@@ -143,27 +143,27 @@ class Plan:
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing goes wrong but what is `HARMLESS`, such as clients that die, or holds ended by force."""
+        """Return whether nothing goes wrong but what is `HARMLESS`, such as clients that die, or forced releases."""
         return self.is_quiet and HARMLESS.issuperset(self.kinds)
 
     @property
     def is_prompt(self) -> bool:
-        """Whether practically no answer takes as long as clients wait for one, when all is well."""
+        """Return whether practically no answer takes as long as clients wait for one, when all is well."""
         return self.node_timeout >= PROMPT_TIMES * self.conditions.delay
 
     @property
     def are_all_prompt(self) -> bool:
-        """Whether that is so of the masters that are slower than the others, too."""
+        """Return whether that is so of the masters that are slower than the others, too."""
         return self.is_prompt and self.node_timeout >= PROMPT_TIMES * self.slow
 
     @property
     def only_clocks_fail(self) -> bool:
-        """Whether every message arrives soon, and nothing goes wrong but clocks."""
+        """Return whether every message arrives soon, and nothing goes wrong but clocks."""
         return self.is_quiet and HARMLESS.union(CLOCKS).issuperset(self.kinds)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether each message arrives once and soon, or the second time when it is void."""
+        """Return whether each message arrives once and soon, or the second time when it is void."""
         conditions = self.conditions
         comes_between = conditions.repeats and any(
             0 < seconds <= self.node_timeout for seconds in conditions.repeated_after

@@ -59,7 +59,7 @@ class Run:
 
 @define
 class Piece:
-    """Some seeds that were played at one go.
+    """Piece of a record: seeds that were played at one go.
 
     Attributes:
         reports: the seed of each violation, and what happened; the first line says what was wrong.
@@ -188,7 +188,7 @@ def commit(folder: Path | None = None) -> str:
 
 
 def _git(root: Path, *words: str) -> str:
-    """What git says of the repository that has its root here; nothing if there is none, or no git."""
+    """Return git's answer about the repository that has its root here; empty if there is none, or no git."""
     command = ["git", f"--git-dir={root / '.git'}", f"--work-tree={root}", *words]
     try:
         return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()

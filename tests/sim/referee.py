@@ -1,4 +1,4 @@
-"""What must hold in every run, and the referee that checks it.
+"""Referee, which checks what must hold in every run.
 
 The referee knows the true time, and may look into every process and every master. It counts as a violation
 
@@ -103,7 +103,7 @@ class Referee:
 
     @property
     def is_calm(self) -> bool:
-        """Whether all is well."""
+        """Return whether all is well."""
         return self.world.now >= self.calm_at
 
     # What happens ---------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Referee:
             self.violate(f"{belief.process.name} was told that its hold is not sure for {seconds:.3f} s, which it is")
 
     def _waited_in_vain(self, belief: Belief, begin: float) -> bool:
-        """Whether a request that began at the local time `begin` has waited for an answer as long as relock ever does.
+        """Return whether a request of the local time `begin` has waited for an answer as long as relock ever does.
 
         Even when all is well, about one answer in a million takes longer than that.
         """
@@ -273,7 +273,7 @@ class Referee:
             self.violate(f"{belief.process.name} asked for a lease of {ttl} s, and has it for {lacks:.3f} s less")
 
     def _is_undisturbed(self, belief: Belief) -> bool:
-        """Whether nothing so far could end a lease before its time, or make this client shorten one for its clock."""
+        """Return whether nothing could end a lease before its time, or make this client shorten one for its clock."""
         is_forced = self.operators or self._forced_at != NEVER
         clocks = self.clocks
         return not (is_forced or clocks.steps or clocks.has_forgotten or belief.process.stood_still(0.0))
@@ -326,7 +326,7 @@ class Referee:
         self._forced_at = self.world.now
 
     def _was_ended(self, process: Process, hold: Hold) -> bool:
-        """Whether an operator ended a hold by force after its grant, and before its owner heard of the grant.
+        """Return whether an operator ended a hold by force after its grant, and before its owner heard of the grant.
 
         As always after an end by force, the owner learns of it from its next renewal.
         """
@@ -353,7 +353,7 @@ class Referee:
             self._highest, self._leader = token, process
 
     def _may_tokens_fall(self) -> bool:
-        """Whether a token may fall: for clocks, or for two servers behind one address that both just took writes."""
+        """Return whether a token may fall: for clocks, or for two servers behind one address that both took writes."""
         is_split = self.given is not None and self.given.was_split(self.world.now - SPLIT_SECONDS)
         return is_split or self.clocks.may_tokens_fall()
 
@@ -369,14 +369,14 @@ class Referee:
         return call.highest if is_late or belief.may_be_ended else self._highest
 
     def _are_rivals(self, believers: list[Belief]) -> bool:
-        """Whether two of them believe against relock's promises: no clock and no move of a master excuses either."""
+        """Return whether two holds are believed in against relock's promises: no clock and no move excuses either."""
         return any(
             not self._is_deceived(one, other) and not self._is_deceived(other, one) and not self._are_apart(one, other)
             for one, other in combinations(believers, 2)
         )
 
     def _are_apart(self, one: Belief, other: Belief) -> bool:
-        """Whether both may have it, because one of them was lost when a master moved."""
+        """Return whether both owners may have the lock, because one hold was lost when a master moved."""
         since = min(one.since, other.since)
         return self.given is not None and self.given.may_both_be(one.hold, other.hold, since)
 

@@ -16,7 +16,7 @@ RETRY_SECONDS = 0.1  # until a replica tries again to reach its master
 
 
 class Feed:
-    """What one replica gets from its master.
+    """Feed of one replica from its master.
 
     Args:
         source: the master.
@@ -57,7 +57,7 @@ class Feed:
             self.target.follow(self.source, self.lag, RETRY_SECONDS)
 
     def stall(self, seconds: float) -> None:
-        """Lets nothing arrive for a while; what is sent meanwhile comes afterwards."""
+        """Let nothing arrive for a while; what is sent meanwhile comes afterwards."""
         self.arrives_at = max(self.arrives_at, self.source.world.now + seconds)
 
     def send(self, messages: list[Message]) -> None:
@@ -99,13 +99,13 @@ class ReplicatedServer(Server):
         self._paused: set[Peer] = set()  # connections on which a script waits until writes go on
 
     def crash(self) -> None:
-        """See `Server`."""
+        """Crash the server, which loses its replicas."""
         self._is_write_paused = False
         self._paused.clear()
         super().crash()
 
     def restart(self, snapshot: Any = None) -> None:
-        """See `Server`: it is a master; its replicas take its data."""
+        """Restart the server as a master, whose data the replicas take."""
         self._follow(None)
         super().restart(snapshot)
         self.epoch += 1
@@ -113,22 +113,22 @@ class ReplicatedServer(Server):
             feed.begin_again()
 
     def _is_held_up(self, raw: Peer, commands: Sequence[Sequence[bytes]]) -> bool:
-        """See `Server`. A pause of the writes holds commands up, too."""
+        """Return whether commands must wait: a pause of the writes holds them up, too."""
         return super()._is_held_up(raw, commands) or (self._is_write_paused and self._waits(raw, commands))
 
     def _waits(self, raw: Peer, commands: Sequence[Sequence[bytes]]) -> bool:
-        """Whether a pause of the writes holds these commands up: scripts, and what comes after one."""
+        """Return whether a pause of the writes holds these commands up: scripts, and what comes after one."""
         if any(command[0].upper() in SCRIPTED for command in commands):
             self._paused.add(raw)
         return raw in self._paused
 
     @property
     def is_replica(self) -> bool:
-        """Whether it follows another server."""
+        """Return whether the server follows another one."""
         return self.source is not None
 
     def follow(self, master: "ReplicatedServer", lag: float, sync_seconds: float) -> None:
-        """As REPLICAOF: it refuses writes from now on, and has the master's data a while later. Its connections stay.
+        """Follow a master, as by REPLICAOF: refuse writes now, and have the master's data later. Connections stay.
 
         Args:
             master: the server that it follows.
@@ -143,7 +143,7 @@ class ReplicatedServer(Server):
             feed.begin()
 
     def promote(self) -> None:
-        """As REPLICAOF NO ONE: it becomes a master, with the data so far and a replication id of its own."""
+        """Become a master, as by REPLICAOF NO ONE, with the data so far and a replication id of its own."""
         if self.source is not None:
             if self.source.arrives_at > self.world.now:
                 self.lost_at = self.world.now
@@ -169,11 +169,11 @@ class ReplicatedServer(Server):
             feed.send(messages)
 
     def pause_writes(self) -> None:
-        """As CLIENT PAUSE WRITE: scripts wait, and so do the commands after them on their connections."""
+        """Pause writes, as by CLIENT PAUSE WRITE: scripts wait, and so do later commands on their connections."""
         self._is_write_paused = True
 
     def go_on_writing(self) -> None:
-        """Does what has waited, even if this server is a replica by now."""
+        """Do what has waited, even if this server is a replica by now."""
         self._is_write_paused = False
         self._paused.clear()
         if not self.is_stopped:

@@ -43,7 +43,7 @@ LOOK_SECONDS = 0.05
 
 
 class ViolationError(AssertionError):
-    """Something that must hold did not."""
+    """Violation of what must hold."""
 
 
 class Simulation:
@@ -88,7 +88,7 @@ class Simulation:
 
     @property
     def faults(self) -> Counter[str]:
-        """How many of each kind have struck."""
+        """Count the faults that have struck, by kind."""
         return self.referee.faults
 
     def _conditions(self, number: int) -> Conditions:

@@ -1,4 +1,4 @@
-"""What strikes a run: faults of masters, of the network, of clients and of clocks; and how all is healed."""
+"""Strikes of a run: faults of masters, of the network, of clients and of clocks; and how all is healed."""
 
 import contextlib
 from collections import Counter
@@ -242,7 +242,7 @@ class Strikes:
              "kill normal": server.kill_normal, "forget scripts": server.forget_scripts}[kind]()  # fmt: skip
 
     def _part(self, server: ReplicatedServer, process: Process, seconds: float) -> None:
-        """Lets nothing arrive between the two for a while; what was under way then is lost."""
+        """Let nothing arrive between the two for a while; what was under way then is lost."""
         server.unreachable.add(process.name)
         self._world.after(seconds, partial(server.reach, process))
 
@@ -259,7 +259,7 @@ class Strikes:
                 self._referee.clocks.has_forgotten = True
 
     def _stall_replica(self, mover: Mover) -> None:
-        """Lets nothing come to a replica for a while."""
+        """Let nothing come to a replica for a while."""
         number, seconds = (
             self._world.random.randrange(len(self._servers)),
             self._world.random.choice(self._plan.lasting),
@@ -284,7 +284,7 @@ class Strikes:
             self._referee.stepped(number, seconds)
 
     def _run_off(self) -> None:
-        """Lets a master's clock run twice as fast for a while, or hardly at all."""
+        """Let a master's clock run twice as fast for a while, or hardly at all."""
         random = self._world.random
         number, seconds = random.randrange(len(self._servers)), RUN_OFF_SECONDS * random.choice([1.0, -0.9])
         count = random.randint(*RUN_OFF_STEPS)
@@ -330,7 +330,7 @@ class Strikes:
         self._referee.struck(process.name, "fork", 0.0)
 
     def _begin_anew(self, process: Process, client: VirtualClient) -> None:
-        """What a forked child does."""
+        """Do the work of a forked child."""
         client._after_fork()  # os.fork calls it before any other code of the child
         self._newborn.discard(process)
         self._referee.meet(process, client._session)

@@ -119,7 +119,7 @@ def test_a_master_that_cannot_be_reached_may_have_something(game: Game, go_away:
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_hold_that_a_thread_has_meanwhile_is_left_to_its_lease(game: Game, *, is_late: bool) -> None:
-    """Its release reaches no master, nobody renews it, and its count is not written. It may come while `close` runs."""
+    """Releases of such a hold reach no master, and its count is not written. They may come while `close` runs."""
     if not is_late:
         belief = game.grant(levels=2)
     game.close()

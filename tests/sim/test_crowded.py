@@ -37,7 +37,7 @@ def process(world: World) -> Iterator[Process]:
 
 
 def done_by(process: Process, name: str = "writer", *, is_background: bool) -> list[str]:
-    """What a thread gets done that logs, and then warns."""
+    """Return what a thread gets done that logs, and then warns."""
     done: list[str] = []
 
     def write() -> None:

@@ -58,7 +58,7 @@ def game() -> Game:
 @pytest.mark.parametrize("was_leaving", [False, True])
 @pytest.mark.parametrize("late", [-0.01, 0.01])
 def test_the_hold_of_a_closed_loops_task_ends_within_its_lease(game: Game, late: float, *, was_leaving: bool) -> None:
-    """Also where its release had just been called, and perhaps has never been sent."""
+    """Holds end also if their release had just been called, and perhaps has never been sent."""
     if was_leaving:
         game.referee.leaves(game.belief)
     game.referee.ends.abandoned(game.process, game.referee.beliefs)

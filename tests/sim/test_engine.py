@@ -156,7 +156,7 @@ class Twins:
             self._last = real[-1]
 
     def _socket(self, replication_id: str) -> bytes:
-        """What a socket leads to, with its last vote: long ago, or just now if the server can't be asked."""
+        """Return a socket's incarnation and last vote: long ago, or just now if the server can't be asked."""
         if self.replication_id is None:
             return b"run:%b?%016d" % (replication_id.encode(), self.now_us)
         known = self.replication_id if replication_id == REPLICATION_ID else replication_id
@@ -427,7 +427,7 @@ SECOND = [
 
 
 def test_a_master_without_memory_refuses_what_a_server_refuses(client: Any) -> None:
-    """It refuses only a script's first write, so the first command decides what the second may do."""
+    """Masters without memory refuse only a script's first write: the first command decides what the second may do."""
     client.execute_command("CONFIG", "SET", "maxmemory", "1")
     for first, second in itertools.product(FIRST, SECOND):
         text = f"{first} return redis.call('{second})"

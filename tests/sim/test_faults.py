@@ -260,7 +260,7 @@ def test_a_child_keeps_its_dead_parents_socket_alive_until_it_closes_its_copy(*,
 
 
 def test_a_child_forks_only_once_it_has_begun() -> None:
-    """Until then it has its parent's connections, and no code of it runs before it has let go of them."""
+    """Children have their parent's connections at first, and no code of theirs runs before these are let go."""
     simulation = Simulation(0)
     simulation.world.run(0.5)
     simulation.strikes.fork()

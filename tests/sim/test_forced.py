@@ -19,7 +19,7 @@ AHEAD_SECONDS = 10.0  # of the other masters' clocks, and less than a lease
 
 @pytest.mark.parametrize("look", ["free", "held"])
 def test_tokens_rise_though_the_hold_was_granted_after_the_operator_had_looked(look: str) -> None:
-    """Only the master whose clock is ahead knows the hold's token, and the next holder does not ask that one."""
+    """Masters whose clocks are not ahead do not know the hold's token, and the next holder asks only these."""
     lab = Lab(masters=3)
     first, _, last = lab.masters
     first.step(AHEAD_SECONDS)  # before any client looks
@@ -35,7 +35,7 @@ def test_tokens_rise_though_the_hold_was_granted_after_the_operator_had_looked(l
         tokens.append(lock.token)
 
     def clock() -> float:
-        """At the second look at the clock, the operator is about to end the hold that the first answer has shown."""
+        """Count the looks: at the second one, the operator is about to end the hold that the first answer has shown."""
         nonlocal looks
         looks += 1
         if looks == 2:

@@ -1,4 +1,4 @@
-"""What a hold that a quorum has forgotten leaves on the other masters."""
+"""Leftovers on the other masters of a hold that a quorum has forgotten."""
 
 import warnings
 

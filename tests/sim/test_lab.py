@@ -38,7 +38,7 @@ def test_run_returns_what_functions_return_and_raises_what_they_raise(relock_lab
 
 @pytest.mark.parametrize("error", [pytest.fail.Exception("wrong"), KeyboardInterrupt(), SystemExit(1)], ids=repr)
 def test_an_interrupt_and_a_failed_check_come_out_as_well(relock_lab: Lab, error: BaseException) -> None:
-    """So a failed check of pytest, or an interrupt, ends the test."""
+    """Checks of pytest that fail, and interrupts, end the test so."""
 
     def check() -> None:
         raise error
@@ -117,7 +117,7 @@ def test_an_unknown_name_is_an_error(relock_lab: Lab) -> None:
 
 
 def test_time_goes_on_no_further_than_the_functions(relock_lab: Lab) -> None:
-    """Also if no other event is to come."""
+    """Time stands still also if no other event is to come."""
     relock_lab.run(lambda: relock_lab.sleep(10.0))
     assert relock_lab.now == pytest.approx(10.0, abs=0.01)
 
@@ -153,7 +153,7 @@ def test_run_inside_run_is_refused(relock_lab: Lab) -> None:
 
 
 def test_a_function_does_nothing_after_its_client_is_killed(relock_lab: Lab) -> None:
-    """It ends also in a call that sends nothing, such as `ensure`, and in the end of a ``with`` block."""
+    """Functions end also in a call that sends nothing, such as `ensure`, and in the end of a ``with`` block."""
     client = relock_lab.client("one", ttl=10.0)
     done: list[str] = []
 
@@ -214,7 +214,7 @@ def test_names_are_listed(relock_lab: Lab) -> None:
 
 
 def test_closing_ends_a_function_that_holds_a_lock() -> None:
-    """It ends at once: its release is a call of a client that is gone. Nothing that waits or keeps the lab is left."""
+    """Functions end at once: their release is a call of a dead client. Nothing that waits or keeps the lab is left."""
     ended = []
 
     def use(lab: Lab) -> None:
@@ -263,7 +263,7 @@ def closed_after(use: Callable[[Lab], None]) -> "weakref.ref[Lab]":
 
 
 def test_masters_give_the_token_that_is_proposed_to_them() -> None:
-    """So no release has to bring it along."""
+    """Releases need not bring such a token along."""
     with Lab(masters=3) as lab:
         client = lab.client("one")
 

@@ -1,4 +1,4 @@
-"""What a lost wake-up costs, in virtual time, in which a bound is the same on every machine."""
+"""Costs of a lost wake-up, in virtual time, in which a bound is the same on every machine."""
 
 import itertools
 import warnings
@@ -78,7 +78,7 @@ def test_a_waiter_behind_a_dead_one_has_the_lock_when_the_lease_ends(masters: in
 
 
 def test_a_master_does_not_report_a_lease_as_over_in_its_last_millisecond() -> None:
-    """After a heartbeat at that moment, the next one comes as soon as the lease has ended, not only 2.5 s later."""
+    """Heartbeats at that moment are followed by one as soon as the lease has ended, not only 2.5 s later."""
     clock_ms = itertools.count(1_700_000_000_000)
     master = VirtualMaster(lambda: next(clock_ms) * 1000, "a")
     keys = lock_keys("lock", "a")

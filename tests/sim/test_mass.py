@@ -1,4 +1,4 @@
-"""Many waits that end at one moment: the referee's judgement of their ends, and what the simulator does."""
+"""Waits that end at one moment in great number: the referee's judgement, and what the simulator does."""
 
 from random import Random
 
@@ -77,7 +77,7 @@ def test_a_client_that_stood_still_may_find_that_its_grant_is_over(
 def test_each_of_many_waits_ends_a_node_timeout_after_its_own_time_at_the_latest(
     ends_at: float, late: float, *, is_failed: bool, is_wrong: bool
 ) -> None:
-    """Whatever it has come to."""
+    """Waits end in time, whatever they have come to."""
     world = World(0)
     referee = Referee(world, [], evolve(PLAN, ends_at=ends_at))
     call = referee.called(Process(world, "one"), timeout=1.0)

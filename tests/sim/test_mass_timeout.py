@@ -1,4 +1,4 @@
-"""Many waits of one client whose timeouts end at one moment: too many to ask the master for all in a node timeout."""
+"""Timeouts of one client that end at one moment: too many to ask the master for all in a node timeout."""
 
 import asyncio
 from collections.abc import Iterator

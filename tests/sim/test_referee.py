@@ -178,7 +178,7 @@ def test_a_clock_that_was_set_back_keeps_the_lock_for_longer(game: Game, seconds
 
 
 def grant_to_one_that_stood_still(game: Game, seconds: float, token: int) -> None:
-    """It asked, its machine stood still with its clock, another client got 7, and then its own `token` comes."""
+    """Grant `token` to a client that asked, and stood still with its clock while another one got 7."""
     late = Process(game.world, "late")
     call = game.referee.called(late, timeout=1.0)
     late.pause(stops_clock=True)
@@ -194,7 +194,7 @@ def grant_to_one_that_stood_still(game: Game, seconds: float, token: int) -> Non
 def test_a_client_that_stood_still_with_its_clock_may_hear_late_of_a_token_that_others_have_passed(
     game: Game, *, token: int, is_known_before: bool, is_wrong: bool
 ) -> None:
-    """Its lease of a second was over by the masters' time; its token must be above those from before its call."""
+    """Leases of a second are over by the masters' time; the token must be above those from before the call."""
     first = Held(5, 10.0)
     if is_known_before:
         game.grant("one", first)
@@ -304,7 +304,7 @@ def test_a_client_that_stood_still_may_believe_until_it_hears_of_it() -> None:
 
 
 def test_a_client_that_has_seen_a_step_may_believe_until_it_has_counted_it() -> None:
-    """Its thread may pause between the two."""
+    """Threads may pause between the two."""
     game = two(1)
     believed: list[bool] = []
     game.session.count = lambda: believed.append(game.is_deceived())
@@ -422,7 +422,7 @@ def test_a_step_and_a_step_back_excuse_nothing_if_they_ended_no_quorum_of_leases
 def test_a_client_that_stood_still_and_sees_less_of_it_because_clocks_were_set_back_may_believe(
     *, set_at: float, masters: int, is_asked_again: bool, excused: bool
 ) -> None:
-    """Its clock stands still from 0.1 to 1.6. By the true time, its hold of a second is over then."""
+    """Clocks stand still from 0.1 to 1.6. By the true time, a hold of a second is over then."""
     game = two(3)
     game.world.run(0.1)
     game.holder.pause(stops_clock=True)
@@ -455,7 +455,7 @@ def test_a_minority_that_steps_deceives_only_through_a_client_that_never_saw_it(
 
 @pytest.mark.parametrize("stands_still", [False, True])
 def test_a_step_too_small_to_be_seen_deceives_for_no_longer_than_its_size(*, stands_still: bool) -> None:
-    """Also where the holder's clock stands still: by that, there is much left of its lease."""
+    """Holders are deceived no longer also if their clock stands still: by that, there is much left of the lease."""
     game = two(3)
     game.held.masters = 2
     game.clocks.step(0, 0.06)
@@ -533,7 +533,7 @@ def test_tokens_may_fall_while_a_clock_shows_less_than_before() -> None:
 def test_nobody_may_look_at_the_end_of_a_dead_holders_lease_where_another_one_has_died(
     game: Game, monkeypatch: pytest.MonkeyPatch, dead: int
 ) -> None:
-    """On the masters its lease may end a moment later than by its own clock."""
+    """Leases of the dead may end a moment later on the masters than by their holders' clocks."""
     game.referee.calm_at = 0.0
     holder, other = (Process(game.world, name) for name in ("holder", "other"))
     for process in (holder, other):

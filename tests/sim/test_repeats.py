@@ -18,7 +18,7 @@ ALIVE_MS = 7_000
 
 
 class State(NamedTuple):
-    """What a request finds: the tickets of two waiters whose clients listen, and the owner of the lock."""
+    """State that a request finds: the tickets of two waiters whose clients listen, and the owner of the lock."""
 
     tickets: dict[bytes, int | None]
     listeners: tuple[str, ...]

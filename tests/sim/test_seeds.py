@@ -29,7 +29,7 @@ def test_no_seed_finds_a_violation(first: int) -> None:
 
 
 def test_a_seed_plays_the_same_run_in_every_process() -> None:
-    """Also if Python orders its sets in another way."""
+    """Runs are the same also if Python orders its sets in another way."""
     first, second = (timeline(4, str(hash_seed)) for hash_seed in (1, 2))
     assert first == second
     assert "has it as" in first

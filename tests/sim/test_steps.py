@@ -76,7 +76,7 @@ def test_a_step_that_is_seen_before_a_grant_is_in_the_book_shortens_its_leases(l
 
 
 def test_a_late_master_may_show_that_a_step_was_the_clients_own(lab: Lab) -> None:
-    """It looks as if the client's machine had stood still, though one of the clocks was set."""
+    """Steps look so as if the client's machine had stood still, though one of the clocks was set."""
     client = connect(lab, "client")
     node_timeout = client._session.node_timeout
     right, wrong, late = lab.masters
@@ -102,7 +102,7 @@ def test_a_late_master_may_show_that_a_step_was_the_clients_own(lab: Lab) -> Non
 
 
 def test_a_quorum_that_steps_together_is_trusted_again_at_once(lab: Lab) -> None:
-    """It looks as if the client's machine had stood still: its holds end, and it may take new ones."""
+    """Steps look so as if the client's machine had stood still: its holds end, and it may take new ones."""
     lock = connect(lab, "holder").lock("a")
 
     def work() -> float:

@@ -193,7 +193,7 @@ def test_a_real_server_says_the_same(client: Any, steps: Sequence[Words | bool])
 
 
 def is_known_to_fakeredis(command: Words) -> bool:
-    """False for an expiry beyond all times: fakeredis takes it, and no server does."""
+    """Return False for an expiry beyond all times: fakeredis takes it, and no server does."""
     return command[0] != b"PEXPIRE" or command[-1] != HUGE
 
 

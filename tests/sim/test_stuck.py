@@ -97,7 +97,7 @@ def test_one_that_is_stuck_behind_others_costs_them_nothing(game: Game) -> None:
 
 
 def test_one_that_comes_back_finds_others_in_its_place(game: Game) -> None:
-    """They came later, and it was passed meanwhile."""
+    """Waiters that came later have passed the stuck one meanwhile."""
     back = game.call("back")
     game.stick(back, STOP_PROCESS, seconds=5.0)
     game.pass_time(2.0)
@@ -185,7 +185,7 @@ def test_what_a_blocked_loop_is_to_release_is_free_when_the_loop_turns(game: Gam
 
 
 def test_a_thread_in_a_long_handler_goes_on_when_that_returns(game: Game) -> None:
-    """Its wait was over before."""
+    """Waits may be over before the handler returns."""
     process, went_on = Process(game.world, "client"), []
 
     def wait() -> None:

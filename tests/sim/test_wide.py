@@ -75,7 +75,7 @@ def test_a_hold_may_count_for_no_longer_than_a_quorum_keeps_it(kept: list[float 
 
 @pytest.mark.parametrize(("fault_at", "seconds"), [(None, 0.0), (0.2, 0.3), (0.2, 0.8)])
 def test_a_hold_that_could_have_been_renewed_must_not_be_lost(fault_at: float | None, seconds: float) -> None:
-    """In the last of the cases, the fault ends so late that a renewal may just fail to come."""
+    """Faults may end so late that a renewal may just fail to come: the last of the cases."""
     world = World(0)
     leases, process, lost = leases_on(world, []), Process(world, "one"), hold(TTL_SECONDS)
     leases.see(process, lost)

@@ -11,7 +11,7 @@ from relock.testing._world import World
 
 @pytest.mark.timeout(20)
 def test_a_wait_too_short_to_move_the_clock_comes_to_an_end() -> None:
-    """By then, the process's clock shows finer steps than true time has."""
+    """Clocks of processes then show finer steps than true time has."""
     world = World(0)
     world.now = 4.5
     process = Process(world, "a", offset=-4.0)

@@ -1,4 +1,4 @@
-"""What the threads of a run do: each takes the lock, stays, and releases it, again and again."""
+"""Turns of a run's threads: each takes the lock, stays, and releases it, again and again."""
 
 import contextlib
 import itertools
@@ -38,7 +38,7 @@ class VirtualGate:
         self._waiting: deque[Parking] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """See `threading.RLock`."""
+        """Take the lock, or one more level."""
         task = current_task()
         until = None if timeout < 0 else self._process.local() + timeout
         while self._owner not in (None, task):
@@ -58,7 +58,7 @@ class VirtualGate:
         return True
 
     def release(self) -> None:
-        """See `threading.RLock`."""
+        """Give back one level."""
         if self._owner is not current_task():
             raise RuntimeError("cannot release un-acquired lock")
         self._count -= 1
@@ -72,7 +72,7 @@ class VirtualGate:
 
 
 class Turns:
-    """What the threads do, and for how long they go on.
+    """Turns of the threads, and for how long they go on.
 
     Attributes:
         is_healed: whether all faults are healed, so that all threads must come to an end.
@@ -107,7 +107,7 @@ class Turns:
         self._gates[process] = VirtualGate(process)
 
     def _work(self, process: Process, client: Client) -> None:
-        """What one thread does: a few first tries, and then its turns."""
+        """Do the work of one thread: a few first tries, and then its turns."""
         plan = self._plan
         if plan.begins:
             for _ in range(FIRST_LOOKS):
@@ -166,7 +166,7 @@ class Turns:
 
     @property
     def _is_about_to_end(self) -> bool:
-        """Whether only last turns remain."""
+        """Return whether only last turns remain."""
         moves = self._plan.moves
         if moves is not None:
             return self._world.now >= self._referee.calm_at + moves.goes_on
@@ -253,7 +253,7 @@ class Turns:
         return 1
 
     def _use(self, belief: Belief, wide: Wide) -> None:
-        """Now and then extends the hold, or calls `ensure` on it."""
+        """Extend the hold now and then, or call `ensure` on it."""
         random = self._world.random
         while random.random() < wide.extends:  # also twice in a row: then requests for two leases are under way
             self._extend(belief, random.choice((None, *wide.ttls)))

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class AlarmError(Exception):
-    """What the signal's handler raises."""
+    """Exception that the signal's handler raises."""
 
 
 def _ring(_number: int, _frame: object) -> None:

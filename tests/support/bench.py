@@ -37,7 +37,7 @@ def relock_bench(*words: str, nodes: str, main: Sequence[str] = MAIN) -> "subpro
 
 
 def figures_of(*words: str, nodes: str, main: Sequence[str] = MAIN) -> dict[str, Any]:
-    """What it says to scripts."""
+    """Return the figures that the command prints for scripts."""
     done = relock_bench("--json", *words, nodes=nodes, main=main)
     assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout)

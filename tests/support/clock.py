@@ -53,7 +53,7 @@ int gettimeofday(struct timeval *tv, void *zone) {
 
 
 class Clock:
-    """How far one server's clock is ahead of this machine's; it may be set while the server runs."""
+    """Clock of one server, by how far it is ahead of this machine's; it may be set while the server runs."""
 
     def __init__(self, folder: Path) -> None:
         compiler = shutil.which("cc") or shutil.which("gcc")

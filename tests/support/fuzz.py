@@ -1,4 +1,4 @@
-"""What random tests share: how many examples they try, from which seed, and what must not happen meanwhile."""
+"""Common part of random tests: the number of examples, the seed, and what must not happen meanwhile."""
 
 import logging
 import os

@@ -13,11 +13,11 @@ SOURCE = str(Path(relock.__file__).parent)
 
 
 class Interrupt(BaseException):
-    """What the tests raise; relock does not know it."""
+    """Exception that the tests raise; relock does not know the class."""
 
 
 def is_of_relock(code: CodeType) -> bool:
-    """Whether it is relock's own code."""
+    """Return whether the code is relock's own."""
     return code.co_filename.startswith(SOURCE)
 
 

@@ -33,12 +33,12 @@ class NoMajorityError(AssertionError):
 
 
 def quorum_of(masters: int) -> int:
-    """How many of the masters are a majority."""
+    """Return the number of masters that are a majority."""
     return masters // 2 + 1
 
 
 def majority(replies: Sequence[Any]) -> Any:
-    """What a majority of the masters answered. Raises it if it is an error, and `NoMajorityError` if there is none."""
+    """Return what a majority of the masters answered. Raise an error that is the answer; else `NoMajorityError`."""
     for reply in replies:
         if sum(is_same(reply, other) for other in replies) >= quorum_of(len(replies)):
             if isinstance(reply, Exception):
@@ -48,7 +48,7 @@ def majority(replies: Sequence[Any]) -> Any:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two masters say the same. Of errors it compares only the kind, because they name ports."""
+    """Return whether two masters say the same. Errors are compared only by kind, because they name ports."""
     if isinstance(one, Exception) or isinstance(other, Exception):
         return type(one) is type(other)
     return bool(one == other)
@@ -64,12 +64,12 @@ def median(replies: Sequence[Any]) -> Any:
 
 
 def is_error(reply: Any) -> bool:
-    """Whether a master answered with an error, or not at all."""
+    """Return whether a master answered with an error, or not at all."""
     return isinstance(reply, Exception)
 
 
 def attempt(call: Callable[[], Any]) -> Any:
-    """What the call returns, or redis-py's error."""
+    """Return what the call returns, or redis-py's error."""
     try:
         return call()
     except redis.RedisError as error:
@@ -77,7 +77,7 @@ def attempt(call: Callable[[], Any]) -> Any:
 
 
 def agreed(command: str, calls: Sequence[Callable[[], Any]]) -> Any:
-    """Does each call, and returns what a majority answers. It repeats reads until there is a majority."""
+    """Do each call, and return what a majority answers. Reads are repeated until there is a majority."""
     deadline = time.monotonic() + AGREE_SECONDS
     while True:
         replies = [attempt(call) for call in calls]
@@ -92,7 +92,7 @@ def agreed(command: str, calls: Sequence[Callable[[], Any]]) -> Any:
 
 
 class Majority:
-    """Has the methods of a redis-py client: each runs on every master, and returns what a majority of them answers."""
+    """Client with redis-py's methods: each runs on every master, and returns what a majority of them answers."""
 
     def __init__(self, clients: Sequence[redis.Redis]) -> None:
         self._clients = clients
@@ -132,12 +132,12 @@ class Masters:
 
     @property
     def quorum(self) -> int:
-        """How many of them are a majority."""
+        """Return the number of masters that are a majority."""
         return quorum_of(len(self.members))
 
     @property
     def url(self) -> Urls:
-        """Where they listen."""
+        """Return where the masters listen."""
         return Urls([server.url for server in self.members], self.guard)
 
     def start(self) -> "Masters":
@@ -172,18 +172,18 @@ class Masters:
         return agreed(words[0], [lambda one=one: one.cli(*words) for one in self.members])  # type: ignore[misc]
 
     def calls(self) -> dict[str, int]:
-        """How often clients called each command since the servers started: on the one where it was most often."""
+        """Return how often clients called each command since the servers started, on the server with most calls."""
         largest: dict[str, int] = {}
         for calls in [server.calls() for server in self.members]:
             largest = {name: max(largest.get(name, 0), calls.get(name, 0)) for name in {*largest, *calls}}
         return largest
 
     def client_commands(self) -> int:
-        """How many of these commands clients have sent to the one that got most."""
+        """Return how many of these commands clients have sent to the one that got most."""
         return max(server.client_commands() for server in self.members)
 
     def commands(self) -> int:
-        """How often any command was called, by clients and by scripts, on the one where most were."""
+        """Return how often any command was called, by clients and by scripts, on the one where most were."""
         return max(server.commands() for server in self.members)
 
     def stop(self) -> None:
@@ -192,7 +192,7 @@ class Masters:
             server.stop()
 
     def cont(self) -> None:
-        """Lets them go on (SIGCONT)."""
+        """Let the servers go on (SIGCONT)."""
         for server in self.members:
             server.cont()
 
@@ -226,7 +226,7 @@ class All:
         self._events = events
 
     def is_set(self) -> bool:
-        """Whether all are set."""
+        """Return whether all are set."""
         return all(event.is_set() for event in self._events)
 
     def wait(self, timeout: float) -> bool:
@@ -245,11 +245,11 @@ class Faults:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has struck before at least one of them."""
+        """Return whether the fault has struck before at least one of the masters."""
         return any(fault.struck.is_set() for fault in self._faults)
 
     def release(self) -> None:
-        """Lets the held requests go on to their servers."""
+        """Let the held requests go on to their servers."""
         for fault in self._faults:
             fault.release()
 
@@ -263,36 +263,36 @@ class Proxies:
 
     @property
     def url(self) -> Urls:
-        """Where they listen."""
+        """Return where the masters listen."""
         return Urls([proxy.url for proxy in self.members], self.guard)
 
     def some(self, count: int, dice: random.Random) -> "Proxies":
-        """So many of them, at random."""
+        """Return so many of the proxies, at random."""
         return Proxies(dice.sample(self.members, count), self.guard)
 
     def swallow_reply(self, match: Match, *, close: bool = False) -> Faults:
-        """See `Proxy.swallow_reply`. Later replies are lost, too, as clients send on while they wait for some."""
+        """Lose a reply, as `Proxy.swallow_reply`. Later replies are lost, too: clients send on while they wait."""
         return Faults([proxy.swallow_reply(match, close=close, mute=not close) for proxy in self.members])
 
     def lose_request(self, match: Match) -> Faults:
-        """See `Proxy.lose_request`."""
+        """Lose a request before each master, and break the connection."""
         return Faults([proxy.lose_request(match) for proxy in self.members])
 
     def hold_request(self, match: Match) -> Faults:
-        """See `Proxy.hold_request`."""
+        """Hold a request before each master until `release`."""
         return Faults([proxy.hold_request(match) for proxy in self.members])
 
     def swallow_message(self, match: Match) -> Faults:
-        """See `Proxy.swallow_message`."""
+        """Lose one message of Pub/Sub of each master."""
         return Faults([proxy.swallow_message(match) for proxy in self.members])
 
     def pause(self) -> None:
-        """Lets nothing through, and closes nothing."""
+        """Let nothing through, and close nothing."""
         for proxy in self.members:
             proxy.pause()
 
     def resume(self) -> None:
-        """Lets everything through again."""
+        """Let everything through again."""
         for proxy in self.members:
             proxy.resume()
 

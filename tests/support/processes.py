@@ -1,4 +1,4 @@
-"""Other processes that take part in a test, and talk in lines of JSON."""
+"""Processes that take part in a test, and talk in lines of JSON."""
 
 import json
 import os
@@ -72,7 +72,7 @@ class Worker:
         freeze(self.pid)
 
     def cont(self) -> None:
-        """Lets it go on (SIGCONT)."""
+        """Let the process go on (SIGCONT)."""
         os.kill(self.pid, signal.SIGCONT)
 
     def wait(self, within: float = 30.0) -> int:

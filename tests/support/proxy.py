@@ -33,7 +33,7 @@ def calls_script(*names: str) -> Match:
 
 
 def replies_to(words: Words) -> int:
-    """How many replies a request gets: one, or one for each channel of a subscribe or unsubscribe.
+    """Return the number of replies to a request: one, or one for each channel of a subscribe or unsubscribe.
 
     To leave *all* channels without naming them gets as many as there were, which the proxy doesn't know.
     """
@@ -56,7 +56,7 @@ class Framer:
         return values
 
     def _end(self, start: int) -> int | None:
-        """Where the value that begins at `start` ends, or None while it is incomplete."""
+        """Return where the value that begins at `start` ends, or None while the value is incomplete."""
         newline = self._buffer.find(b"\r\n", start)
         if newline < 0:
             return None
@@ -103,11 +103,11 @@ class Fault:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has struck; see `support.masters.Faults`."""
+        """Return whether the fault has struck; see `support.masters.Faults`."""
         return self.struck.is_set()
 
     def release(self) -> None:
-        """Lets the held request go on to the server, or the held reply to the client."""
+        """Let the held request go on to the server, or the held reply to the client."""
         self.go_on.set()
 
 
@@ -186,7 +186,7 @@ class Proxy(Line):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return where the proxy listens."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def forge_reply(
@@ -205,15 +205,15 @@ class Proxy(Line):
         return super()._arm(fault)
 
     def pause(self) -> None:
-        """Lets nothing through, in either direction, and closes nothing: a black hole."""
+        """Let nothing through, in either direction, and close nothing: a black hole."""
         self.flows.clear()
 
     def resume(self) -> None:
-        """Lets everything through again, also what `pause` has held."""
+        """Let everything through again, also what `pause` has held."""
         self.flows.set()
 
     def let_go(self) -> None:
-        """Lets everything through again, also what a fault holds."""
+        """Let everything through again, also what a fault holds."""
         self.resume()
         for fault in self._held:
             fault.release()
@@ -224,7 +224,7 @@ class Proxy(Line):
             pair.close()
 
     def lead_to(self, port: int) -> None:
-        """Another server takes the place of the one before: connections end, and new ones go there."""
+        """Put another server in the place of the one before: connections end, and new ones go there."""
         self.lead_new_to(port)
         self.break_all()
 

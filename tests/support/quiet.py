@@ -16,7 +16,7 @@ def warm_up(lab: Lab, client: Client) -> None:
 
 
 def play(lab: Lab, *functions: Callable[[], Any]) -> list[Any]:
-    """As `Lab.run`, without a warning."""
+    """Run functions as `Lab.run` does, without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return lab.run(*functions)

@@ -1,4 +1,4 @@
-"""What several tests ask of a group of masters that they start, kill and restart one by one."""
+"""Questions of several tests to masters that they start, kill and restart one by one."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,7 +21,7 @@ def key_of(name: str) -> str:
 
 
 def replies(members: Sequence[Server], *words: Any) -> list[Any]:
-    """What each master answers to one command; None if it does not answer."""
+    """Return what each master answers to one command; None for a master that does not answer."""
     answers: list[Any] = []
     for member in members:
         try:
@@ -37,13 +37,13 @@ def owners(masters: Masters, name: str) -> list[str | None]:
 
 
 def is_everywhere(masters: Masters, name: str) -> bool:
-    """Whether all masters have the hold, and of the same owner."""
+    """Return whether all masters have the hold, and of the same owner."""
     found = set(owners(masters, name))
     return len(found) == 1 and None not in found
 
 
 def is_nowhere(masters: Masters, name: str) -> bool:
-    """Whether no master has a hold or a waiter left."""
+    """Return whether no master has a hold or a waiter left."""
     keys = [key_of(name) + part for part in ("", ":queue", ":waiters")]
     return not any(replies(masters.members, "EXISTS", *keys))
 
@@ -61,7 +61,7 @@ def wait_for_votes(client: Client, masters: Masters, name: str) -> None:
 
 
 def takes(client: Client, name: str) -> bool:
-    """Whether a try is granted; it gives the lock back at once."""
+    """Return whether a try is granted; the lock is given back at once."""
     lock = client.lock(name)
     try:
         granted = lock.acquire(blocking=False)
@@ -87,7 +87,7 @@ def takes_in(worker: Worker, name: str) -> bool:
 
 
 def _said(worker: Worker) -> Any:
-    """What the process says of its last order; this skips what it says of its own accord."""
+    """Return the process's answer to its last order; skip what the process says of its own accord."""
     while (said := worker.receive())["id"] is None:
         pass
     return said

@@ -1,4 +1,4 @@
-"""What scripts reply, read by another parser than relock's."""
+"""Replies of scripts, read by another parser than relock's."""
 
 from typing import Any
 

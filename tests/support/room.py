@@ -1,4 +1,4 @@
-"""What a lock protects in tests of failovers: it notes who is inside, and whether two were inside at once."""
+"""Room that a lock protects in tests of failovers: it notes which worker is inside, and whether two were at once."""
 
 import threading
 import time
@@ -56,11 +56,11 @@ class Crowd:
     _stop: threading.Event = field(factory=threading.Event)
 
     def wait_for_a_turn(self, client: Client, count: int, queue_at: Server) -> None:
-        """So many threads queue for one turn each."""
+        """Have so many threads queue for one turn each."""
         self._add(self.waiting, client, count, queue_at, once=True)
 
     def come_again(self, client: Client, count: int, queue_at: Server) -> None:
-        """So many threads queue again and again."""
+        """Have so many threads queue again and again."""
         self._add(self._returning, client, count, queue_at, once=False)
 
     def _add(
@@ -86,13 +86,13 @@ class Crowd:
                 return
 
     def late(self, seconds: float) -> Sequence[int]:
-        """Which of those that wait for one turn have not had it `seconds` after the one before."""
+        """Return which of those that wait for one turn have not had it `seconds` after the one before."""
         for thread in self.waiting:
             thread.join(seconds)
         return [number for number, thread in enumerate(self.waiting) if thread.is_alive()]
 
     def end(self) -> None:
-        """Lets nobody come again, and waits until all have gone."""
+        """Let no thread come again, and wait until all have gone."""
         self._stop.set()
         for thread in (*self.waiting, *self._returning):
             thread.join(WAIT_SECONDS)

@@ -97,7 +97,7 @@ class Server:
         return False
 
     def log(self) -> str:
-        """What it printed."""
+        """Return what the server printed."""
         return (self.folder / "log").read_text(errors="replace")
 
     @property
@@ -107,24 +107,24 @@ class Server:
 
     @property
     def quorum(self) -> int:
-        """How many of them are a majority."""
+        """Return the number of masters that are a majority: one."""
         return 1
 
     @property
     def url(self) -> str:
-        """Where it listens; with the password, if it has one."""
+        """Return where the server listens; with the password, if the server has one."""
         credentials = f":{self.password}@" if self.password else ""
         return f"redis://{credentials}127.0.0.1:{self.port}/0"
 
     @property
     def unix_url(self) -> str:
-        """Where it listens, as a unix socket."""
+        """Return where the server listens, as a unix socket."""
         credentials = f":{self.password}@" if self.password else ""
         return f"unix://{credentials}{self.socket_path}?db=0"
 
     @property
     def socket_path(self) -> Path:
-        """Its unix socket."""
+        """Return the path of the server's unix socket."""
         return self.folder / "socket"
 
     @property
@@ -143,7 +143,7 @@ class Server:
             return client.execute_command(*words)
 
     def calls(self) -> dict[str, int]:
-        """How often clients called each command since the server started; what scripts call is not counted.
+        """Return how often clients called each command since the server started; what scripts call is not counted.
 
         `total_commands_processed` and `commandstats` count what scripts call as well, on Redis 6.2, Redis 7.0 and
         Valkey 9.1 alike; but no script of relock calls EVALSHA, PING and the like, so the names tell.
@@ -154,11 +154,11 @@ class Server:
         return {name: count for name, count in names.items() if name in CLIENT_COMMANDS}
 
     def client_commands(self) -> int:
-        """How many of these commands clients have sent since the server started: the sum of `calls`."""
+        """Return how many of these commands clients have sent since the server started: the sum of `calls`."""
         return sum(self.calls().values())
 
     def commands(self) -> int:
-        """How often any command was called since the server started, by clients and by scripts."""
+        """Return how often any command was called since the server started, by clients and by scripts."""
         with self.client() as client:
             return sum(entry["calls"] for entry in client.info("commandstats").values())
 
@@ -167,7 +167,7 @@ class Server:
         freeze(self.pid)
 
     def cont(self) -> None:
-        """Lets it go on (SIGCONT)."""
+        """Let the server go on (SIGCONT)."""
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
@@ -198,7 +198,7 @@ class Server:
 
 
 def _says_anything(path: Path) -> bool:
-    """Whether a server there answers a PING. It uses no client of redis-py, which leaks refused sockets in 5.0."""
+    """Return whether a server there answers a PING. A client of redis-py 5.0 would leak refused sockets."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(START_SECONDS)
@@ -213,7 +213,7 @@ CLIENT_COMMANDS = {"evalsha", "eval", "ping", "subscribe", "scan", "script|load"
 
 
 def die_with_parent() -> None:
-    """In a new process: asks for SIGKILL when the thread that started it ends. `support.spawn` is the better way."""
+    """Ask, in a new process, for SIGKILL when the thread that started it ends. `support.spawn` is the better way."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -41,7 +41,7 @@ class Slow:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return where the slow server listens."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def _run(self) -> None:

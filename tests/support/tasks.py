@@ -1,4 +1,4 @@
-"""What tests of tasks share: clients that are closed at the end, and waiting."""
+"""Common part of tests of tasks: clients that are closed at the end, and waiting."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +16,7 @@ Connect = Callable[..., AsyncClient]
 
 @asynccontextmanager
 async def connecting() -> AsyncIterator[Connect]:
-    """What makes clients; they are closed at the end."""
+    """Yield a function that makes clients, which are closed at the end."""
     made: list[AsyncClient] = []
 
     def connect(url: Any, **options: Any) -> AsyncClient:

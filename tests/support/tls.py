@@ -40,7 +40,7 @@ class Tls:
         )
 
     def url(self, trusted: Path | None = None, host: str = "127.0.0.1", scheme: str = "rediss") -> str:
-        """Where it listens, with the certificate to trust: `trusted`, or its own."""
+        """Return where the server listens, with the certificate to trust: `trusted`, or the server's own."""
         return f"{scheme}://{host}:{self.port}/0?ssl_ca_certs={trusted or self.certificate}"
 
 

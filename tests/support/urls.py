@@ -1,4 +1,4 @@
-"""Where masters listen, for code that only connects to them. It does not import relock: any version may run."""
+"""URLs of masters, for code that only connects to them. This module does not import relock: any version may run."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,7 @@ GUARD_SECONDS = 600.0  # of the masters that relock has looked at: no shorter th
 
 
 class Urls(list[str]):
-    """Where the masters listen, and the restart guard (s) in use there; None if relock has not looked at them yet."""
+    """URLs of the masters, and the restart guard (s) in use there; None if relock has not looked at them yet."""
 
     def __init__(self, urls: Iterable[str], guard: float | None) -> None:
         super().__init__(urls)

@@ -53,7 +53,7 @@ class VirtualActor:
             results.put((result, error))
 
     def carry_out(self, coroutine: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
-        """In the task: what it awaits, to have that done."""
+        """Return what the task awaits to have `coroutine` carried out."""
         return coroutine
 
     def acting(self) -> "asyncio.Task[Any] | None":
@@ -65,7 +65,7 @@ class VirtualActor:
         self._loop.call_soon_threadsafe(self.cancel_call, self._asked)
 
     def cancel_call(self, number: int) -> None:
-        """In the loop: cancels that call, if it is still under way."""
+        """Cancel that call, in the loop, if the call is still under way."""
         task = self.acting()
         if self._doing == number and task is not None:
             task.cancel()
@@ -75,7 +75,7 @@ class VirtualActor:
             self.task.uncancel()
 
     def do(self, work: Work) -> Any:
-        """Has the task do it; returns what it returns, and raises what it raises."""
+        """Have the task do the work; return or raise its outcome."""
         self._asked += 1
         results = VirtualQueue(self._process)
         self._loop.call_soon_threadsafe(self._inbox.put_nowait, (self._asked, work, results))

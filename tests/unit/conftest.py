@@ -1,4 +1,4 @@
-"""What several unit tests need."""
+"""Fixtures of several unit tests."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

@@ -91,7 +91,7 @@ def test_a_head_is_the_same_from_the_cache_and_without_it(script: str, guarded: 
 
 
 def test_the_heads_of_usual_names_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first, a name of the same length makes nothing anew, however many there are."""
+    """Names of a length that is known make nothing anew, however many there are."""
     script = load("acquire")
     script.usual_head(lock_keys("lock", "orders:00000"), guarded=True)
     monkeypatch.setattr(Script, "_frame", None)

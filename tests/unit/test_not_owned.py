@@ -26,7 +26,7 @@ def error_for(holder: Who | None, caller: Who) -> str:
 
 
 def in_thread(name: str, call: Callable[[], Any]) -> Any:
-    """What `call` returns, in a thread of this name."""
+    """Return what `call` returns, in a thread of this name."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(call()), name=name)
     thread.start()

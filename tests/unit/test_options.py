@@ -280,7 +280,7 @@ SHOWN: dict[Callable[..., object], set[str]] = {
 
 @pytest.mark.parametrize("function", SHOWN, ids=lambda function: function.__qualname__)
 def test_a_signature_shows_each_option_and_nothing_else(function: Callable[..., object]) -> None:
-    """As `help` and completion at a prompt show it."""
+    """Signatures appear so in `help` and in completion at a prompt."""
     assert set(inspect.signature(function).parameters) == SHOWN[function]
 
 
@@ -293,7 +293,7 @@ def test_a_signature_shows_the_default_of_each_option() -> None:
 
 
 def test_calls_are_checked_by_it() -> None:
-    """It checks more than types of arguments: the names of options are in the signatures."""
+    """Type checkers check more than types of arguments: the names of options are in the signatures."""
     for function, arguments in ((Client.__init__, ClientArguments), (Client.synchronized, LockArguments)):
         hints = get_type_hints(function)
         assert any(getattr(hint, "__args__", None) == (arguments,) for hint in hints.values()), function

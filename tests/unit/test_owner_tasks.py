@@ -1,4 +1,4 @@
-"""Which task is inside a lock if tasks of an event loop share a thread; decided without a lock."""
+"""Tasks of an event loop that share a thread: which one is inside a lock is decided without a lock."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ def test_which_task_may_enter_on_top_of_which(taker: object, running: object, *,
 
 
 def test_a_task_that_has_ended_is_nobody_elses_twin() -> None:
-    """Not even that of a task that got its id, nor of a callback, which has no task."""
+    """Tasks that have ended are no twins of a task that got their id, nor of a callback, which has no task."""
     gone = Task()
     taker = taker_of(gone, 0)
     assert taker is not None

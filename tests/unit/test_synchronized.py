@@ -147,7 +147,7 @@ def test_a_task_or_future_that_is_done_is_a_result(lab: "Lab") -> None:
 
 
 class Awaitable:
-    """What another library may return: its caller must await it, and its ``close`` is its own affair."""
+    """Awaitable that another library may return: its caller must await it, and its ``close`` is its own affair."""
 
     def __await__(self) -> Iterator[None]:
         raise AssertionError("nobody awaits it")
@@ -177,7 +177,7 @@ def test_whatever_is_to_be_awaited_is_refused_when_it_is_returned(
 
 
 def test_a_coroutine_that_has_begun_is_not_closed(lab: "Lab") -> None:
-    """To close it would run its ``finally`` blocks, and it belongs to other code."""
+    """Closing such a coroutine would run its ``finally`` blocks, and it belongs to other code."""
     ended = []
 
     async def body() -> None:
@@ -211,7 +211,7 @@ def test_what_wraps_something_without_end_can_be_decorated(lab: "Lab") -> None:
 
 
 def test_a_proxy_that_makes_up_whatever_it_is_asked_for_can_be_decorated(lab: "Lab") -> None:
-    """It makes up also a name that is no str, and something that it wraps."""
+    """Proxies make up also a name that is no str, and something that they wrap."""
     call: Any = unittest.mock.call.foo
     for decorate in both(lab.client(), "a"):
         assert callable(decorate(xmlrpc.client.ServerProxy("http://127.0.0.1:1").method))
@@ -363,7 +363,7 @@ def test_the_client_is_asked_for_at_each_call(lab: "Lab") -> None:
 
 
 def test_a_lab_takes_the_place_of_the_application_s_client(lab: "Lab") -> None:
-    """As in an application's test: two workers exclude each other, and one that is late hears of it."""
+    """Applications test so: two workers exclude each other, and one that is late hears of it."""
     of_worker = {name: lab.client(name) for name in ("first", "second")}
     seen: list[tuple[str, float]] = []
 

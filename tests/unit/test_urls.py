@@ -13,7 +13,7 @@ from relock.cli._nodes import urls_of
 
 
 def split_strictly(url: str) -> SplitResult:
-    """As the Pythons of 2025 and later."""
+    """Split a URL as the Pythons of 2025 and later do."""
     parts = urlsplit(url)
     if "[" in parts.netloc and not parts.netloc.rpartition("@")[2].startswith("["):
         raise ValueError("Invalid IPv6 URL")

@@ -1,4 +1,4 @@
-"""What processes of multiprocessing and a pre-forking server run; importable, so that they can be spawned."""
+"""Functions for processes of multiprocessing and a pre-forking server; importable, so that they can be spawned."""
 
 import os
 import time
@@ -20,7 +20,7 @@ def add(urls: Any, name: str, ledger: str, rounds: int) -> None:
 
 
 def try_what_the_parent_holds(lock: Lock, results: Any) -> None:
-    """In a forked child: what does the parent's lock do here?"""
+    """Return what the parent's lock does in a forked child."""
     try:
         lock.release()
         results.put("released")
@@ -41,6 +41,6 @@ def serve(client: Client, name: str, ledger: str, rounds: int) -> None:
 
 
 def try_at(urls: str, name: str, results: Any) -> None:
-    """Whether another process gets the lock at once."""
+    """Return whether another process gets the lock at once."""
     with Client(urls, **options_for(urls, {})) as client:
         results.put(client.lock(name).acquire(blocking=False))

@@ -27,10 +27,10 @@ Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class ActsForThread(Protocol):
-    """See `Actor`."""
+    """Actor of a thread, as far as other threads use it."""
 
     def do(self, work: Work) -> Any:
-        """Does it, and returns its result, or raises what it raised."""
+        """Do the work, and return its result, or raise what it raised."""
 
     def see(self, look: Callable[[], Any]) -> Any:
         """Looks at something local as the task would."""
@@ -75,7 +75,7 @@ class Actor:
                 result.set_exception(error)
 
     def do(self, work: Work) -> Any:
-        """Does it, and returns its result, or raises what it raised."""
+        """Do the work, and return its result, or raise what it raised."""
         result: Future[Any] = Future()
         self.loop.call_soon_threadsafe(self._work.put_nowait, (work, result))
         return result.result()
@@ -118,7 +118,7 @@ def my_actor() -> Actor:
 
 
 def current() -> object:
-    """Which actor the caller is, or has; for the watch."""
+    """Return the actor that the caller is, or has; for the watch."""
     inside = _of_thread.inside
     if inside is None:
         return my_actor()
@@ -232,7 +232,7 @@ class ClientOfActors:
 
 
 class AioRig(ThreadRig):
-    """See `Rig`."""
+    """Rig of tasks over real servers."""
 
     sleep = "before Park"
     shares_connections = True
@@ -242,11 +242,11 @@ class AioRig(ThreadRig):
         self.watch = Watch(current)
 
     def client(self, *, ttl: float = TTL, node_timeout: float = NODE_TIMEOUT, **options: Any) -> Any:
-        """See `Rig`."""
+        """Return a client behind the lines."""
         return ClientOfActors(super().client(ttl=ttl, node_timeout=node_timeout, **options), self.watch, my_actor)
 
     def interrupt(self, call: Callable[[], object], when: Callable[[], object]) -> bool:
-        """See `Rig`: the actor is cancelled."""
+        """Interrupt the call by cancelling the actor."""
         actor, over = my_actor(), threading.Event()
 
         def ring() -> None:
@@ -265,7 +265,7 @@ class AioRig(ThreadRig):
         return False
 
     def close(self) -> None:
-        """See `Rig`."""
+        """End everything."""
         super().close()
         while _actors:
             _actors.pop().end()

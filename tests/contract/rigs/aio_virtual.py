@@ -20,7 +20,7 @@ from relock.testing._process import Task, current_task
 
 
 class AioVirtualRig(VirtualRig):
-    """See `Rig`."""
+    """Rig of tasks over virtual masters."""
 
     sleep = "before Park"
     shares_connections = True
@@ -38,7 +38,7 @@ class AioVirtualRig(VirtualRig):
         return self._actors[thread]
 
     def _current(self) -> object:
-        """Which actor the caller is, or has."""
+        """Return the actor that the caller is, or has."""
         loop = running_loop()
         if loop is None:
             return self._actor()
@@ -46,11 +46,11 @@ class AioVirtualRig(VirtualRig):
         return next((actor for actor in self._actors.values() if actor.task is task), None) if task else None
 
     def client(self, *, ttl: float = TTL, node_timeout: float = NODE_TIMEOUT, **options: Any) -> Any:
-        """See `Rig`."""
+        """Return a client behind the lines."""
         return ClientOfActors(super().client(ttl=ttl, node_timeout=node_timeout, **options), self.watch, self._actor)
 
     def interrupt(self, call: Callable[[], object], when: Callable[[], object]) -> bool:
-        """See `Rig`: the actor is cancelled."""
+        """Interrupt the call by cancelling the actor."""
         actor, over = self._actor(), False
 
         def ring() -> None:

@@ -31,7 +31,7 @@ class WatchedClient(Client):
 
 
 class ThreadRig(Rig):
-    """See `Rig`."""
+    """Rig of threads over real servers."""
 
     slack = SLACK
 
@@ -45,7 +45,7 @@ class ThreadRig(Rig):
         self._interruptible = False
 
     def play(self, test: Callable[[], object]) -> None:
-        """See `Rig`: pytest's own thread, the only one that can take a signal."""
+        """Run a test in pytest's own thread, the only one that can take a signal."""
         before = signal.signal(signal.SIGUSR1, self._ring)
         try:
             test()
@@ -53,7 +53,7 @@ class ThreadRig(Rig):
             signal.signal(signal.SIGUSR1, before)
 
     def client(self, *, ttl: float = TTL, node_timeout: float = NODE_TIMEOUT, **options: Any) -> Client:
-        """See `Rig`."""
+        """Return a client behind the lines."""
         urls = self.lines[0].url if self.masters == 1 else Urls([line.url for line in self.lines], self._guard)
         options = options_for(urls, {"ttl": ttl, "node_timeout": node_timeout, **options})
         client = WatchedClient(WatchedPlatform(THREADS, self.watch), urls, **options)
@@ -61,19 +61,19 @@ class ThreadRig(Rig):
         return client
 
     def clock(self) -> float:
-        """See `Rig`."""
+        """Return the time of this machine's clock (s)."""
         return THREADS.clock()
 
     def start(self, function: Callable[[], Any]) -> "Thread":
-        """See `Rig`."""
+        """Start a function on a thread beside the test."""
         return Thread(function)
 
     def until(self, predicate: Callable[[], object], what: str) -> None:
-        """See `Rig`."""
+        """Wait until `predicate` is true."""
         until(predicate, within=SOON, what=what)
 
     def interrupt(self, call: Callable[[], object], when: Callable[[], object]) -> bool:
-        """See `Rig`: by a signal."""
+        """Interrupt the call by a signal."""
         over = threading.Event()
 
         def ring() -> None:
@@ -101,17 +101,17 @@ class ThreadRig(Rig):
             raise Interrupted
 
     def ask(self, master: int, *words: str | int) -> Any:
-        """See `Rig`."""
+        """Send one command to one master, past every line."""
         client: redis.Redis = self._asked[master]
         return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
     def go_silent(self) -> None:
-        """See `Rig`."""
+        """Let nothing through any line from now on."""
         for line in self.lines:
             line.pause()
 
     def close(self) -> None:
-        """See `Rig`."""
+        """End everything."""
         for line in self.lines:
             line.let_go()  # so that clients that have something to undo need not wait in vain
         for client in self._clients:
@@ -124,7 +124,7 @@ class ThreadRig(Rig):
 
 
 class Thread:
-    """See `Running`."""
+    """Thread that runs a function beside the test."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
@@ -140,7 +140,7 @@ class Thread:
             self._error = error
 
     def result(self) -> Any:
-        """See `Running`."""
+        """Wait for the end; return or raise the outcome of the function."""
         self._thread.join(SOON)
         assert not self._thread.is_alive(), f"{self._function} has not ended"
         if self._error is not None:

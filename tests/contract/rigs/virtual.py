@@ -30,7 +30,7 @@ SLACK = 0.05  # seconds, of virtual time
 
 
 class VirtualRig(Rig):
-    """See `Rig`."""
+    """Rig of virtual threads over virtual masters."""
 
     slack = SLACK
 
@@ -47,14 +47,14 @@ class VirtualRig(Rig):
         self.lines: list[VirtualLine] = [VirtualLine() for _ in self._servers]
 
     def play(self, test: Callable[[], object]) -> None:
-        """See `Rig`: a task, which must not wait without a timer."""
+        """Run a test in a task, which must not wait without a timer."""
         task = Running(self._process, test)
         self._world.run(HOUR_SECONDS, is_over=lambda: task.is_over)
         task.result()
         assert not self._world.errors, "no thread has died"
 
     def client(self, *, ttl: float = TTL, node_timeout: float = NODE_TIMEOUT, **options: Any) -> Client:
-        """See `Rig`."""
+        """Return a client behind the lines."""
         options = {"ttl": ttl, "node_timeout": node_timeout, **options}
         if self.masters > 1:
             options = {"restart_guard": GUARD_SECONDS, **options}
@@ -68,29 +68,29 @@ class VirtualRig(Rig):
         return Node(server.name, partial(LineConnection, line, self._process, server), {}, frozenset({server.name}))
 
     def _let_vote(self, server: Server, guard_ms: int) -> None:
-        """As if somebody had used it for long."""
+        """Give the master a vote, as after long use."""
         incarnation = f"{server.master.incarnation}:{server.master.incarnation}".encode()
         if guard_ms:
             marker = (b"incarnation", incarnation, b"no_vote_until_us", b"0", b"guard_ms", b"%d" % guard_ms)
             server.master.read("HSET", master_key("lock").encode(), *marker)
 
     def clock(self) -> float:
-        """See `Rig`."""
+        """Return the virtual time (s)."""
         return self._world.now
 
     def start(self, function: Callable[[], Any]) -> "Running":
-        """See `Rig`."""
+        """Start a function in a task beside the test."""
         return Running(self._process, function)
 
     def until(self, predicate: Callable[[], object], what: str) -> None:
-        """See `Rig`."""
+        """Wait until `predicate` is true."""
         deadline = self._world.now + SOON
         while not predicate():
             assert self._world.now < deadline, f"not within {SOON} s: {what}"
             self._process.sleep(POLL_SECONDS)
 
     def interrupt(self, call: Callable[[], object], when: Callable[[], object]) -> bool:
-        """See `Rig`: thrown into the task where it waits."""
+        """Interrupt the call by an exception that is thrown into the waiting task."""
         bell = Bell(current_task())
 
         def ring() -> None:
@@ -108,22 +108,22 @@ class VirtualRig(Rig):
         return False
 
     def ask(self, master: int, *words: str | int) -> Any:
-        """See `Rig`."""
+        """Send one command to one master, past every line."""
         command, *rest = words
         return self._servers[master].master.read(str(command), *(str(word).encode() for word in rest))
 
     def go_silent(self) -> None:
-        """See `Rig`."""
+        """Let nothing through any line from now on."""
         for line in self.lines:
             line.flows = False
 
     def close(self) -> None:
-        """See `Rig`."""
+        """End everything."""
         self._process.end()
 
 
 class Running:
-    """See `contract.rigs.rig.Running`."""
+    """Task that runs a function beside the test."""
 
     def __init__(self, process: Process, function: Callable[[], Any]) -> None:
         self._process = process
@@ -134,7 +134,7 @@ class Running:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the function has ended."""
         return self._task.is_over
 
     def _run(self) -> None:
@@ -146,7 +146,7 @@ class Running:
             self._error = error
 
     def result(self) -> Any:
-        """See `Running`."""
+        """Wait for the end; return or raise the outcome of the function."""
         if self._process.world.in_task():
             self._task.join(SOON)
         assert self.is_over, f"{self._function} has not ended"
@@ -163,7 +163,7 @@ class Bell:
     is_silent: bool = False
 
     def ring(self) -> None:
-        """Now, wherever it waits."""
+        """Raise the interrupt now, wherever the task waits."""
         if not self.is_silent:
             self.is_silent = True
             self.task.interrupt(Interrupted())
@@ -188,7 +188,7 @@ class VirtualFault(Fault):
     line: VirtualLine = field(kw_only=True)
 
     def release(self) -> None:
-        """See `Fault`."""
+        """Let go what the fault holds."""
         super().release()
         for raw in self.line.connections:
             raw.flow()
@@ -209,7 +209,7 @@ class LineConnection(VirtualConnection):
         line.connections.append(self)
 
     def flow(self) -> None:
-        """Lets through what nothing holds back."""
+        """Let through what nothing holds back."""
         if self._is_flowing:
             return
         self._is_flowing = True
@@ -241,7 +241,7 @@ class LineConnection(VirtualConnection):
             fault.done.set()
 
     def send_back(self, reply: Any) -> None:
-        """See `VirtualConnection`."""
+        """Send a reply back, unless a fault takes it."""
         fault = self._fault
         if self._is_mute:
             return

@@ -1,4 +1,4 @@
-"""Between any two steps of a thread: a platform that tells the test each time the thread asks something of it.
+"""Watch of a thread's steps: a platform that tells the test each time the thread asks something of the platform.
 
 relock's own code runs between two such moments without waiting for anybody, so what another thread does in there shows
 no earlier than at the next one. Whatever can happen between two steps of a driver can be made to happen here.
@@ -67,7 +67,7 @@ class Watch:
             self._look = None
 
     def is_watched(self) -> bool:
-        """Whether the caller is the thread that is watched."""
+        """Return whether the caller is the thread that is watched."""
         return self._look is not None and self._current() == self._watched
 
     def see(self, what: str, seconds: float = 0.0) -> None:
@@ -104,7 +104,7 @@ class Watch:
 
 
 class _Watched:
-    """Something of a platform whose methods are seen."""
+    """Part of a platform whose methods are watched."""
 
     def __init__(self, inner: Any, what: str, watch: Watch) -> None:
         self._inner = inner
@@ -155,7 +155,7 @@ class WatchedPlatform(Machine):
 
 @define
 class At:
-    """Does something at one step, the `number`-th that it sees, or at the first one before that which is `at_latest`.
+    """Act at one step: the `number`-th that is seen, or the first one before it that is `at_latest`.
 
     Attributes:
         where: what that step was; empty until it is reached.

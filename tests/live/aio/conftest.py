@@ -1,4 +1,4 @@
-"""What tests of tasks have in place of the fixtures of threads."""
+"""Fixtures of tests of tasks, in place of those of threads."""
 
 from collections.abc import AsyncIterator
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.every_quorum
 
 
 async def lose(client: AsyncClient, name: str) -> None:
-    """Somebody ends the hold, and its owner finds that out."""
+    """Let an operator end the hold, and the hold's owner find that out."""
     assert await client.force_release(name)
     hold = next(iter(client._session.holds.of_name(name)))
     client._session.watchdog.watch(hold)
@@ -53,7 +53,7 @@ async def test_a_body_that_ends_before_it_is_cancelled_cancels_nothing_else(clie
 
 
 async def test_a_body_is_cancelled_once_however_often_it_is_told(client: AsyncClient, name: str) -> None:
-    """As where the hold is lost just when the body begins."""
+    """Holds may be lost just when the body begins."""
 
     async def work() -> None:
         async with client.lock(name, cancel_on_lost=True):

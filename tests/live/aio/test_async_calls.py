@@ -66,7 +66,7 @@ async def test_an_acquire_that_is_cancelled_in_line_leaves_nothing(client: Async
 
 
 async def test_a_thread_does_not_wait_for_a_task_of_the_loop_that_it_runs(client: AsyncClient, name: str) -> None:
-    """Neither would go on. A release is carried out all the same, once that task has left."""
+    """Thread and task would both stand still. A release is carried out all the same, once that task has left."""
     lock = client._client.lock(name, owner="job")
     assert await client.lock(name, owner="job").acquire()
     inside = CallRecord()
@@ -116,7 +116,7 @@ async def test_a_thread_of_the_owner_gets_by_while_the_loop_stands_still(
 
 
 def test_a_thread_of_the_owner_gets_by_while_the_loop_is_stopped(server: Deployment, name: str) -> None:
-    """It is not closed, and may go on later: then its task's call is carried out."""
+    """Loops that are stopped may go on later: then the task's call is carried out."""
     client = Client(server.url, **options_for(server.url, {}))
     tasks, threads = AsyncClient(client), client.lock(name, owner="job")
     lock = tasks.lock(name, owner="job")

@@ -37,7 +37,7 @@ async def test_locks_on_all_nodes_are_taken_nested_renewed_and_released(cluster:
 
 
 async def test_with_the_settings_of_a_cluster_client_of_redis_asyncio(cluster: ClusterOfServers, name: str) -> None:
-    """Of which only one node is known before it is used."""
+    """Clients of a cluster know only one node before they are used."""
     node = redis.asyncio.cluster.ClusterNode("127.0.0.1", cluster.members[0].port)
     given = redis.asyncio.RedisCluster(startup_nodes=[node])
     async with connecting() as connect:
@@ -75,7 +75,7 @@ async def test_waiters_are_served_in_their_order_and_a_cancelled_one_leaves(
 
 @pytest.mark.every_server
 async def test_nobody_is_inside_together_while_a_slot_moves(cluster: ClusterOfServers, name: str) -> None:
-    """Its calls are sent on, for once and then for good."""
+    """Calls are sent on while the slot moves, for once and then for good."""
     slot = slot_of(name)
     names = [one for one, _ in zip(names_in(slot), range(3), strict=False)]
     source = cluster.owner(name)

@@ -54,7 +54,7 @@ async def test_a_client_that_is_closed_gives_back_what_its_calls_get(
 
 
 async def test_a_client_that_was_given_another_one_ends_its_waits_alone(server: Deployment, name: str) -> None:
-    """Those for a lock, and those at the gate of an owner."""
+    """Waits for a lock end, and those at the gate of an owner."""
     with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as threads:
         client = AsyncClient(threads)
         threads.lock(name, owner="other").acquire()
@@ -99,7 +99,7 @@ async def test_a_client_that_is_closed_takes_the_connections_of_the_loops_that_u
 async def test_tasks_that_sleep_end_with_a_client_for_threads_that_is_closed(
     server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They wait for a subscription that nobody confirms, and one for the turn of its owner behind that."""
+    """Tasks wait for a subscription that no master confirms, and one of them for its owner's turn behind that."""
     threads = Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT}))
     tasks = AsyncClient(threads)
     hub = tasks._foreground()._hub
@@ -145,7 +145,7 @@ async def test_a_release_that_is_cancelled_before_it_began_is_carried_out(client
 
 
 def test_what_the_tasks_of_a_closed_loop_had_under_way_is_ended(server: Deployment, name: str) -> None:
-    """Nobody cancelled them, and something keeps them alive: a place in the queue, a grant, and a request."""
+    """Tasks of the loop are kept alive, not cancelled: one has a place in the queue, one a grant, one a request."""
     with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as threads:
         client, loop = AsyncClient(threads), asyncio.new_event_loop()
         threads.lock(name, owner="other").acquire()
@@ -178,7 +178,7 @@ def test_what_the_tasks_of_a_closed_loop_had_under_way_is_ended(server: Deployme
 def test_the_hold_of_a_task_whose_loop_is_closed_is_lost(
     server: Deployment, name: str, stall_limit: float | None
 ) -> None:
-    """Nobody cancelled the task, and something keeps it: its owner has ended, for it can never run again."""
+    """Tasks of a closed loop never run again, so the owner has ended, though the task is kept alive."""
     losses: queue.SimpleQueue[Loss] = queue.SimpleQueue()
     options = options_for(server.url, {"ttl": 0.6, "on_lost": losses.put})
     client, loop = AsyncClient(server.url, stall_limit=stall_limit, **options), asyncio.new_event_loop()
@@ -256,7 +256,7 @@ async def test_a_fork_inside_a_running_loop(client: AsyncClient, name: str) -> N
 
 
 async def work_in_child(client: AsyncClient, name: str) -> int:
-    """What a forked child does; 0 where all was as it must be."""
+    """Do the work of a forked child; return 0 if all was right."""
     lock = client.lock(name)
     if lock.owned() or await lock.acquire(blocking=False):
         return 2

@@ -22,7 +22,7 @@ def links_of(client: AsyncClient) -> list[Link]:
 
 
 def addresses_of(client: AsyncClient) -> list[str]:
-    """What the servers call the connections of the client's loop."""
+    """Return the servers' names for the connections of the client's loop."""
     found = []
     for link in links_of(client):
         assert link.connection is not None
@@ -37,7 +37,7 @@ def listed(server: Deployment) -> set[str]:
 
 
 def kill(server: Deployment, addresses: list[str]) -> None:
-    """Has the servers end these connections."""
+    """Have the servers end these connections."""
     for member in server.members:
         for one in member.client().client_list():
             if one["addr"] in addresses:

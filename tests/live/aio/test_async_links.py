@@ -46,7 +46,7 @@ async def test_many_tasks_that_come_before_there_is_a_connection_keep_within_the
 
 
 def scripts(member: Server) -> int:
-    """How many scripts clients have had it run."""
+    """Return the number of scripts that clients have had the server run."""
     return member.calls()["evalsha"]
 
 
@@ -106,7 +106,7 @@ async def test_a_loop_whose_executor_is_busy_connects_and_closes(
 async def test_a_connection_that_is_given_up_is_closed_when_it_owes_nothing(
     connect: Connect, server: Deployment, name: str
 ) -> None:
-    """And no timer of it is left: its socket's number may be somebody else's by then."""
+    """Timers of the connection are gone, too: its socket's number may be another socket's by then."""
     client = connect(server.url)
     await use(client, name)
     (foreground,) = client._foregrounds.values()
@@ -130,7 +130,7 @@ async def test_a_connection_that_is_given_up_is_closed_when_it_owes_nothing(
 async def test_whoever_waits_for_a_connection_hears_whatever_kept_it_from_being_opened(
     connect: Connect, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also an error that nobody expects; and the loop's handler of exceptions hears of it."""
+    """Errors that are not expected are heard of, too; and the loop's handler of exceptions hears of them."""
     client, heard = connect(server.url, patience=0.0), []
 
     def fail(_: Pool) -> Connection:

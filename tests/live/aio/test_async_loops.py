@@ -1,4 +1,4 @@
-"""Other loops than asyncio's own, other ways to cancel, and the cases of CPython's tests for `asyncio.Lock`."""
+"""Loops other than asyncio's own, other ways to cancel, and the cases of CPython's tests for `asyncio.Lock`."""
 
 import asyncio
 import os
@@ -121,7 +121,7 @@ async def test_a_release_in_a_cancelled_scope_of_anyio_is_carried_out(client: As
 
 
 async def test_a_waiter_that_is_cancelled_twice_in_a_race_passes_nobody_over(client: AsyncClient, name: str) -> None:
-    """As `test_cancel_race`: one is cancelled when the lock is released, and another one after it waits."""
+    """Case `test_cancel_race`: one waiter is cancelled when the lock is released, and another one waits behind."""
     lock, served = client.lock(name), list[int]()
     await lock.acquire()
     waits = [asyncio.create_task(wait(client, name, served, number)) for number in range(3)]
@@ -137,7 +137,7 @@ async def test_a_waiter_that_is_cancelled_twice_in_a_race_passes_nobody_over(cli
 async def test_a_waiter_that_is_cancelled_when_it_was_given_the_lock_gives_it_on(
     client: AsyncClient, name: str
 ) -> None:
-    """As `test_finished_waiter_cancelled` and `test_cancel_release_race`: at each turn of the loop after that."""
+    """Cases `test_finished_waiter_cancelled` and `test_cancel_release_race`, at each turn after the grant."""
     for turns in range(12):
         lock, served = client.lock(name), list[int]()
         await lock.acquire()
@@ -153,7 +153,7 @@ async def test_a_waiter_that_is_cancelled_when_it_was_given_the_lock_gives_it_on
 
 
 async def test_what_was_not_acquired_is_not_released(client: AsyncClient, name: str) -> None:
-    """As `test_release_not_acquired`."""
+    """Case `test_release_not_acquired`."""
     lock: AsyncLock = client.lock(name)
     with pytest.raises(NotOwnedError):
         await lock.release()

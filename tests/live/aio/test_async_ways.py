@@ -95,7 +95,7 @@ async def test_each_door_names_the_other_one(client: AsyncClient, name: str) -> 
 
 @pytest.mark.filterwarnings("ignore:coroutine 'AsyncLock._release' was never awaited:RuntimeWarning")
 async def test_a_condition_of_asyncio_does_not_release(client: AsyncClient, name: str) -> None:
-    """It awaits no release: so the page warns of it."""
+    """Conditions of asyncio await no release: so the page warns of them."""
     lock: Any = client.lock(name)
     async with asyncio.Condition(lock):
         pass
@@ -107,7 +107,7 @@ async def test_a_condition_of_asyncio_does_not_release(client: AsyncClient, name
 async def test_a_callback_of_a_client_for_threads_hears_of_a_stall_while_it_lasts(
     server: Server, name: str, is_named: bool, request: pytest.FixtureRequest
 ) -> None:
-    """And so has the log. Of a hold with ``owner=`` nobody hears: it belongs to no loop."""
+    """Logs hear of the stall, too. A hold with ``owner=`` is not reported: the hold belongs to no loop."""
     heard: list[float] = []
     logged: list[float] = []
 
@@ -151,7 +151,7 @@ async def entered(client: AsyncClient, name: str) -> AsyncIterator[AsyncLock]:
 async def test_a_fixture_and_its_test_share_a_hold_by_an_owner(
     client: AsyncClient, name: str, entered: AsyncLock
 ) -> None:
-    """They are different tasks, and what comes after the fixture's ``yield`` is a third one."""
+    """Fixture and test are different tasks, and what comes after the fixture's ``yield`` is a third one."""
     assert entered.owned()
     assert not client.lock(name).owned()
     assert await entered.ensure() > 0
@@ -176,7 +176,7 @@ async def test_two_tasks_that_hand_a_lock_over_send_two_commands_each_time(
 async def test_of_tasks_that_come_at_once_nearly_all_ask_for_their_places_first(
     client: AsyncClient, server: Server, name: str
 ) -> None:
-    """Those that have begun go on before the others: these then know that the lock is held."""
+    """Tasks that have begun go on before the others: these then know that the lock is held."""
     await client.lock(name, owner="holder").acquire()
 
     async def wait() -> None:
@@ -201,7 +201,7 @@ async def test_of_tasks_that_come_at_once_nearly_all_ask_for_their_places_first(
 async def test_in_debug_mode_no_callback_takes_long(
     client: AsyncClient, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What asyncio's debug mode calls slow; measured in processor time, for the machine may be busy with others."""
+    """Callbacks are slow as asyncio's debug mode says; measured in processor time, because the machine may be busy."""
     loop, took, run = asyncio.get_running_loop(), list[tuple[float, str]](), asyncio.Handle._run
 
     def timed(handle: Any) -> None:
@@ -298,7 +298,7 @@ async def test_a_function_is_cancelled_when_its_hold_is_lost(client: AsyncClient
 
 
 async def test_after_a_wait_a_free_lock_is_taken_in_one_look_again(client: AsyncClient, name: str) -> None:
-    """Else each acquire would keep the next one from it, for as long as there is one a second."""
+    """Acquires would keep each other from the one look otherwise, for as long as there is one a second."""
     lock = client.lock(name)
 
     async def work() -> None:
@@ -313,7 +313,7 @@ async def test_after_a_wait_a_free_lock_is_taken_in_one_look_again(client: Async
 
 
 async def test_what_runs_outside_a_task_is_refused(client: AsyncClient, name: str) -> None:
-    """Nobody could tell whose turn it is at the gate of an owner."""
+    """Gates of an owner could not tell whose turn it is."""
     acquiring, refused = client.lock(name, owner="job").acquire(), asyncio.get_running_loop().create_future()
 
     def step() -> None:
@@ -371,7 +371,7 @@ async def test_a_client_that_is_dropped_open_says_so(server: Server, name: str) 
 
 
 def test_a_task_of_a_closed_loop_keeps_no_thread_of_its_owner(server: Server, name: str) -> None:
-    """It stood in line at the gate when its loop was closed."""
+    """Tasks may stand in line at the gate when their loop is closed."""
     with Client(server.url) as threads, Client(server.url) as others:
         tasks, gates = AsyncClient(threads), threads._session.gates
         others.lock(name).acquire()

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.every_quorum
 
 
 class BodyError(Exception):
-    """What a body raises."""
+    """Error that a body raises."""
 
 
 def refuse(*_: object) -> NoReturn:

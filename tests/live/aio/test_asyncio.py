@@ -61,7 +61,7 @@ async def test_a_hold_has_levels_and_a_token(client: AsyncClient, name: str) -> 
 async def test_the_owner_is_the_task_that_calls(
     client: AsyncClient, name: str, take: Callable[[Any], Awaitable[object]]
 ) -> None:
-    """Not the one that awaits: each of these runs the acquire in a task of its own."""
+    """Tasks that await do not own the hold: each way here runs the acquire in a task of its own."""
     lock = client.lock(name)
     await take(lock)
     assert lock.owned()
@@ -84,7 +84,7 @@ async def test_a_child_is_another_owner_than_its_parent(client: AsyncClient, nam
 
 
 async def test_a_task_that_leaves_what_another_one_has_entered_is_told_of_both(client: AsyncClient, name: str) -> None:
-    """As fixtures and dependencies of web frameworks do: they enter in one task and leave in another."""
+    """Fixtures and dependencies of web frameworks do so: they enter in one task and leave in another."""
     lock = client.lock(name)
 
     async def call() -> None:

@@ -42,7 +42,7 @@ class Loop:
         return self.timers[-1]
 
     def go_on(self, seconds: float) -> None:
-        """Lets so much time pass, and then what is due happens."""
+        """Let so much time pass, and then do what is due."""
         self.now += seconds
         due = [timer for timer in self.timers if timer.at <= self.now and not timer.is_cancelled]
         self.timers = [timer for timer in self.timers if timer not in due]
@@ -100,18 +100,18 @@ def struck_by(strikes: list[BaseException], loop: Loop) -> Deadlines:
 def asked(
     futures: asyncio.AbstractEventLoop, loop: Loop, seconds: float, link: type[Silent | Struck] = Silent
 ) -> Round:
-    """What is asked now, with so much time."""
+    """Return what is asked now, with so much time."""
     ask = Ask((give_back_call(lock_keys("relock", "a"), b"owner"),), loop.clock() + seconds)
     return Round(ask, loop.clock(), [], done=futures.create_future(), carriers=[link()])
 
 
 def is_over(round_: Round) -> bool:
-    """Whether its asker was woken."""
+    """Return whether its asker was woken."""
     return not round_.is_awaited
 
 
 def ask(deadlines: Deadlines, round_: Round) -> None:
-    """Somebody waits for it."""
+    """Have a caller wait for the round."""
     deadlines.add(round_, round_.until, round_.sent_at)
 
 
@@ -247,7 +247,7 @@ def test_looks_that_take_long_come_seldom_but_not_too_seldom(loop: Loop, took: f
 
 
 def test_a_burst_does_not_put_off_what_is_due_soon_after_it(loop: Loop) -> None:
-    """Not by a part of what the burst took, for that had to be done anyway."""
+    """Bursts put nothing off by a part of what they took, because that had to be done anyway."""
     alarms = Noted(loop, seconds=0.001)
     for i in range(1000):
         alarms.add(f"of the burst {i}", 1.0, loop.now)

@@ -1,4 +1,4 @@
-"""How long the first round of a loop waits for masters that connect late, on a clock that the test sets."""
+"""Grace of a loop's first round for masters that connect late, on a clock that the test sets."""
 
 import asyncio
 from collections.abc import Callable

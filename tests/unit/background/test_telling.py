@@ -56,7 +56,7 @@ def log() -> Log:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets only a few records wait."""
+    """Let only a few records wait."""
     monkeypatch.setattr(telling, "WAITING_MAX", 10)
     monkeypatch.setattr(telling, "ORDINARY_MAX", 8)
 
@@ -261,7 +261,7 @@ if sys.argv[1] == 'fork':
     ("case", "told"), [("ends", ["0", "1", "2"]), ("hangs", []), ("fork", ["0", "1", "2", "child"])]
 )
 def test_what_was_logged_last_is_told_before_the_interpreter_ends(case: str, told: list[str]) -> None:
-    """But the interpreter does not wait long for that. A forked child tells its own records, and not its parent's."""
+    """Interpreters do not wait long for the log. A forked child tells its own records, and not its parent's."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-W", "ignore", "-c", SCRIPT, case]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=60, check=True)

@@ -1,4 +1,4 @@
-"""When the watchdog works and when it sleeps, on a clock that only its own sleep moves."""
+"""Watchdog: when it works and when it sleeps, on a clock that only its own sleep moves."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -174,7 +174,7 @@ class BookOfTasks(Book):
         return hold
 
     def close(self) -> None:
-        """It has no connections."""
+        """Do nothing: there are no connections."""
 
     def feel_pulse(self) -> None:
         if self.turns:
@@ -238,7 +238,7 @@ def test_the_holds_of_a_loop_that_stands_still_for_too_long_are_lost_when_their_
 
 @pytest.mark.parametrize("limit", [1.0, FOREVER])
 def test_the_holds_of_a_loop_that_is_closed_are_lost_when_their_leases_end(limit: float) -> None:
-    """Their tasks are pending for ever: something keeps them."""
+    """Tasks of a closed loop may stay pending, and be kept alive."""
     book = BookOfTasks(limit)
     hold = book.grant()
     book.work_until(4 * DUE_SECONDS)
@@ -340,7 +340,7 @@ def test_a_short_lease_is_renewed_in_time_while_many_long_ones_are_due(book: Boo
 
 
 def test_a_grant_while_renewals_are_planned_does_not_cause_another_plan(book: Book) -> None:
-    """To plan many renewals takes so long that a busy client gets a new grant every time."""
+    """Plans of many renewals take so long that a busy client gets a new grant every time."""
     book.grant()
     book.while_renewals_are_planned = book.grant
     book.work_until(DUE_SECONDS)

@@ -1,4 +1,4 @@
-"""What `relock bench` shows, of figures that were made up; and that the floor is the one that was published."""
+"""Output of `relock bench`, of figures that were made up; and that the floor is the one that was published."""
 
 import hashlib
 from io import StringIO

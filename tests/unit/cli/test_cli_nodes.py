@@ -1,4 +1,4 @@
-"""Where the masters and their passwords come from."""
+"""Sources of the masters and their passwords."""
 
 import click
 import pytest
@@ -89,7 +89,7 @@ def test_the_password_of_sentinels_is_refused_on_the_command_line_too() -> None:
 
 
 def test_the_password_of_sentinels_is_not_that_of_the_master() -> None:
-    """So the environment's password still applies to the master."""
+    """Passwords of the environment still apply to the master."""
     environment = {"RELOCK_NODES": f"redis+sentinel://a/m?sentinel_password={SECRET}", "RELOCK_PASSWORD": "p"}
     assert urls_of((), environment) == (f"redis+sentinel://:p@a/m?sentinel_password={SECRET}",)
 

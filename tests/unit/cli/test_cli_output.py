@@ -1,4 +1,4 @@
-"""What the commands print, and their exit codes."""
+"""Output of the commands, and their exit codes."""
 
 import importlib
 import os
@@ -30,7 +30,7 @@ def test_each_error_has_its_exit_code(error: RelockError, code: int) -> None:
 
 
 def test_ctrl_c_that_no_command_handles_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may come while the module of the command is imported; 1 is an answer of `doctor`, `guard` and `demo`."""
+    """Ctrl-C may come while the module of the command is imported; 1 is an answer of `doctor`, `guard` and `demo`."""
 
     def interrupted(_name: str) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Which words of `relock run` are relock's, and which are the command's."""
+"""Words of `relock run`: which are relock's, and which are the command's."""
 
 import pytest
 

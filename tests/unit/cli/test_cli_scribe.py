@@ -66,7 +66,7 @@ def test_if_nobody_reads_nobody_waits_and_lines_that_are_too_many_are_counted(pi
 
 
 def test_a_line_is_complete_also_where_the_descriptor_does_not_block(pipe: tuple[int, int]) -> None:
-    """That is a property of the open file, and any process that shares the file may have set it."""
+    """Descriptors may not block: any process that shares the open file may have set that property."""
     reader, writer = pipe
     os.set_blocking(writer, False)
     long = b"x" * 1_000_000 + b"\n"

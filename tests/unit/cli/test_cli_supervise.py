@@ -1,4 +1,4 @@
-"""When `relock run` ends its command, on a clock of the test's own."""
+"""Supervision: when `relock run` ends its command, on a clock of the test's own."""
 
 import signal
 

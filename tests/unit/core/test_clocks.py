@@ -41,7 +41,7 @@ def test_a_step_ahead_is_reported_as_the_most_it_may_be() -> None:
 
 
 def test_a_step_came_after_the_last_reply_that_did_not_show_it_was_asked_for() -> None:
-    """It may have come between that request and its reply, which shows the clock at some moment between them."""
+    """Steps may come between that request and its reply, which shows the clock at some moment between them."""
     offset = Offset(0.01)
     assert offset.stepped_after == float("-inf")
     offset.see(100.0, 100.5, now=7.0)
@@ -78,7 +78,7 @@ def test_a_reply_from_before_a_step_is_no_step_back() -> None:
 
 @pytest.mark.parametrize("seconds", [0.2, -0.2])
 def test_two_replies_that_do_not_agree_show_no_direction_until_a_newer_one_does(seconds: float) -> None:
-    """They were under way together, and the older one is read last: a clock that stepped back seems to step ahead."""
+    """Replies were under way together, and the older is read last: a clock that stepped back seems to step ahead."""
     offset = Offset(0.0)
     offset.see(99.7, 100.3, now=0.0)  # a slow reply, so that the next one does not show the step at once
     after, before = 100.0 + seconds, 100.0
@@ -209,7 +209,7 @@ UPPER: Any = Offset.__dict__["high"]
 
 
 class ReadMeanwhile(Offset):
-    """Another thread sees a reply that says little, while this one reads the upper bound."""
+    """Offset whose upper bound is read while another thread sees a reply that says little."""
 
     is_late = False
 

@@ -34,7 +34,7 @@ class Rules:
 
 @frozen(cache_hash=True)
 class Side:
-    """What one client knows of one master, and what is under way between them."""
+    """Side of one client and one master: what the client knows, and what is under way between them."""
 
     end: int = 0  # ticks for which the client counts the master's lease
     message: str = ""  # a request, "take", "extend" or "heal", or its reply, "yes" or "absent"
@@ -120,7 +120,7 @@ class Explorer:
 
 @cache
 def happenings(rules: Rules, master: Master, phases: tuple[str, str]) -> tuple[Master, ...]:
-    """What may happen to one master, or to a message from it."""
+    """Return what may happen to one master, or to a message from it."""
     return tuple(_happenings(rules, master, phases))
 
 

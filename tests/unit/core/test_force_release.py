@@ -1,4 +1,4 @@
-"""Which token an operator's `force_release` writes back, so that tokens go on rising."""
+"""Token that an operator's `force_release` writes back, so that tokens go on rising."""
 
 from typing import Any
 

@@ -139,11 +139,11 @@ def test_a_loss_is_said_once_and_keeps_what_was_held() -> None:
 
 
 class Interrupt(BaseException):
-    """What the test raises; relock does not know it."""
+    """Exception that the test raises; relock does not know the class."""
 
 
 def test_a_loss_that_an_interrupt_keeps_from_being_said_is_one_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing would report it again, and its owner would find the hold neither valid nor lost."""
+    """Losses would not be reported again, and the owner would find the hold neither valid nor lost."""
 
     class Struck(list[bool]):
         def pop(self, *_: Any) -> bool:
@@ -213,7 +213,7 @@ def test_a_masters_clock_that_went_ahead_ends_its_lease_earlier() -> None:
 def test_what_was_confirmed_before_a_clock_went_ahead_has_not_its_full_length(
     asked_at: float, answered_us: int, remaining: float
 ) -> None:
-    """Another thread saw the step between that answer and the moment at which it counts."""
+    """Threads may see the step between that answer and the moment at which the answer counts."""
     one = hold()
     one.shift(ClockStep(1.0, 0, 4.0, 1000))
     one.count_renewal([[b"extended", answered_us]], asked_at, 10.0, 2.0)
@@ -235,7 +235,7 @@ class Struck(list[float]):
 
 @pytest.mark.parametrize("status", [b"extended", b"healed"])
 def test_a_clock_that_goes_ahead_while_a_lease_is_counted_shortens_it(status: bytes) -> None:
-    """It was confirmed before the step, until 20.0; by the master's clock as it is now that is 16.0."""
+    """Leases were confirmed before the step, until 20.0; by the master's clock as it is now that is 16.0."""
     one = hold()
     one.ends = Struck(one, ClockStep(3.0, 0, 4.0, 1000))
     count = one.count_renewal if status == b"extended" else one.count_healing
@@ -275,7 +275,7 @@ def test_a_clock_that_goes_ahead_while_the_deadline_is_worked_out_counts() -> No
 
 
 def test_a_clock_that_went_ahead_costs_one_lease_of_all_that_were_granted() -> None:
-    """Also of the masters whose grant came after a quorum had been enough."""
+    """Leases of all masters count, also if their grant came after a quorum had been enough."""
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = [[b"granted", 0, 7]]  # type: ignore[index]
     three.shift(ClockStep(1.0, 0, 20.0, 0))
@@ -294,7 +294,7 @@ UNREAD = Failure("c", "not yet", awaited=True)
 def test_what_was_granted_before_a_clock_went_ahead_and_is_heard_of_afterwards_counts_for_nothing(
     granted: Any, end: float, said: Any
 ) -> None:
-    """Its lease has lost the step. A reply to a count shows that the hold is there, but not for how long."""
+    """Leases of such a grant have lost the step. A reply to a count shows the hold, but not for how long."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers: list[Any] = [*base.answers[:2], [UNREAD]]
     three = Hold(base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
@@ -388,7 +388,7 @@ def test_a_place_in_the_queue_is_left_where_the_release_is_not_heard_of(
 
 @pytest.mark.parametrize("said", [[b"healed", 0], [b"refused", 0]])
 def test_what_was_healed_is_left_though_an_older_absent_was_read_after_that(said: list[Any]) -> None:
-    """As one to a count that was written while the healing was on its way, by another connection."""
+    """Replies to a count may be such: it was written while the healing was on its way, by another connection."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     one = Hold(base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.ends, False, [*base.answers[:2], [DOWN]]), 1)
     one.count_healing([DOWN, DOWN, said], 0.0, 9.0, 1.0)
@@ -406,7 +406,7 @@ def test_what_was_asked_for_twice_may_be_granted_again_after_its_release() -> No
 
 @pytest.mark.parametrize("is_released", [False, True])
 def test_a_release_during_a_healing_knows_that_the_healing_may_have_come_after_it(is_released: bool) -> None:
-    """Also once the healing has its answer: that says nothing of their order."""
+    """Answers to the healing say nothing of the order of the two."""
     one = hold(masters=3, ends=[9.0, NEVER, 9.0])
     one.answers[1] = [DOWN]  # type: ignore[index]
     book = {one}
@@ -545,7 +545,7 @@ def handed(masters: int = 1, **changes: Any) -> Hold:
 
 @pytest.mark.parametrize("renew", [True, False])
 def test_the_full_lease_is_asked_for_once_a_hold_that_was_given_has_lasted_a_moment(renew: bool) -> None:
-    """Also without renewal, because the caller asked for the full lease."""
+    """Leases are asked for also without renewal, because the caller asked for the full lease."""
     one = handed()
     one.renew = renew
     assert one.remaining(0.5) == 2.5

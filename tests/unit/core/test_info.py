@@ -1,4 +1,4 @@
-"""What INFO says, and what relock concludes of a server."""
+"""INFO of a server, and what relock concludes from it."""
 
 import pytest
 

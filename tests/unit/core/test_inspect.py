@@ -1,4 +1,4 @@
-"""When a look at a lock is worth another one: reading changes nothing, so it may be asked twice."""
+"""Looks at a lock, and when one is worth another: reading changes nothing, so it may be asked twice."""
 
 import pytest
 

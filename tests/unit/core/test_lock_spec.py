@@ -1,4 +1,4 @@
-"""How a lock's options change its requests: which locks hand over, and which take a hand-off."""
+"""Requests of a lock by its options: which locks hand over, and which take a hand-off."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which clock has stepped: a master's, or the client's own."""
+"""Judgement of the clock that has stepped: a master's, or the client's own."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_a_step_that_was_over_when_the_other_master_showed_none_yet_is_another(s
 
 @pytest.mark.parametrize(("seen_after", "own"), [(9.0, True), (10.1, False)])
 def test_what_only_one_master_shows_after_a_step_of_our_own_is_none_of_ours(seen_after: float, own: bool) -> None:
-    """However small it is beside our own: all three have shown ours, and the others have shown nothing since 10.0."""
+    """Steps may be small beside our own: all three have shown ours, and the others have shown nothing since 10.0."""
     all_show = [ClockStep(10.0, master, 1.5, 0, after=8.0) for master in range(3)]
     later = ClockStep(10.2, 1, 0.13, 0, after=seen_after)
     assert is_own_step(later, [*all_show, later], masters=3) == own

@@ -1,4 +1,4 @@
-"""What relock concludes from the masters' answers to a release, or to a new hold count."""
+"""Conclusions from the masters' answers to a release, or to a new hold count."""
 
 from typing import Any
 

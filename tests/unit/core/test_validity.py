@@ -60,7 +60,7 @@ def test_the_deadline_is_the_qth_largest_lease_end(ends: list[float]) -> None:
 
 @given(ENDS)
 def test_masters_that_have_the_hold_before_the_deadline_leave_no_quorum_to_another(ends: list[float]) -> None:
-    """Until the deadline, the masters whose leases have ended are too few to grant the lock to another owner."""
+    """Masters whose leases have ended before the deadline are too few to grant the lock to another owner."""
     quorum = quorum_of(len(ends))
     deadline = deadline_of(ends, quorum)
     if deadline != NEVER:
@@ -77,7 +77,7 @@ ROUNDS = st.lists(st.tuples(st.floats(0.01, 4.0), st.floats(0.0, 1.0), st.lists(
 def test_partial_renewals_move_the_deadline_to_the_qth_largest_of_the_latest_ends(
     masters: int, rounds: list[tuple[float, float, list[str]]]
 ) -> None:
-    """After any partial renewals D is the q-th largest of what each master last said, and is never passed again."""
+    """Deadlines after partial renewals are the q-th largest of what each master last said, and are never passed."""
     spec = spec_of(masters)
     granted: list[Answer] = [[[b"granted", 0, 7]]] * masters
     first = spec.validity
@@ -166,7 +166,7 @@ def words_of(packed: bytes) -> list[bytes]:
 
 @define
 class VirtualMaster:
-    """What the scripts do to one lock, on a clock that runs at a rate of its own and counts whole milliseconds."""
+    """Master with the scripts' effects on one lock, on a clock that runs at a rate of its own in whole milliseconds."""
 
     rate: float
     ahead: float
@@ -207,7 +207,7 @@ class VirtualMaster:
         return [status, clock_us, clock_us]
 
     def forget(self, now: float, guard: float) -> None:
-        """It restarts empty, and has no vote for `guard` seconds."""
+        """Restart the master empty, without a vote for `guard` seconds."""
         self.owner, self.no_vote_until = b"", now + guard
 
 
@@ -279,7 +279,7 @@ STEPS = st.sampled_from(["renew", "renew", "wait", "longer", "forget"])
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_hold_never_counts_for_longer_than_a_quorum_keeps_it(masters: int, data: st.DataObject) -> None:
-    """Whatever is slow, lost, late or forgotten, no other can get the lock before the moment that `remaining` names."""
+    """Holds exclude others until the moment that `remaining` names, whatever is slow, lost, late or forgotten."""
     spec = spec_of(masters)
     quick = st.floats(0.0, 0.1)
 

@@ -91,7 +91,7 @@ class Driver:
         return [effect.calls[0].script.name for effect in self.effects if isinstance(effect, Ask)]
 
     def tickets(self) -> list[int]:
-        """With which ticket it has queued each time; 0: the master gives one."""
+        """Return the ticket with which the waiter has queued each time; 0: the master gives one."""
         calls = [effect.calls[0] for effect in self.effects if isinstance(effect, Ask)]
         return [_ticket(call) for call in calls if call.script.name == "enqueue"]
 
@@ -361,7 +361,7 @@ def test_a_grant_that_was_given_back_is_never_taken() -> None:
 
 
 def test_a_give_back_without_an_answer_is_no_reason_to_end_what_the_waiter_got_afterwards() -> None:
-    """On a lone master both holds have the waiter's name, so what ends the one ends the other."""
+    """Holds on a lone master both have the waiter's name, so what ends the one ends the other."""
     driver = Driver([HELD, QUEUED, BROKEN, GRANTED], woken=lambda _: 1.0, grants=lambda self: [handed(self.now - 3.0)])
     assert isinstance(driver.run(), Grant)
     assert driver.owners == [b"me:1"]
@@ -376,7 +376,7 @@ def test_a_grant_that_is_never_heard_of_is_given_back_after_a_second_look() -> N
 
 
 def test_a_request_that_may_still_arrive_is_undone_once_a_releaser_has_given_the_lock() -> None:
-    """It could queue the waiter again, which no longer waits, or even get it a second hold."""
+    """Requests could queue the waiter again, which no longer waits, or even get it a second hold."""
     driver = Driver([HELD, SILENT, QUEUED], woken=lambda _: 0.01, listens=True)
     driver.grants = lambda self: [handed(self.now, lease=3.0)] if len(self.parks()) > 1 else ()
     assert isinstance(driver.run(), Grant)

@@ -238,7 +238,7 @@ def test_what_may_have_been_granted_is_undone_though_the_request_was_sent_again_
 def test_what_may_have_been_granted_is_undone_after_the_hold_that_the_second_request_got(
     first: Any, second: Any
 ) -> None:
-    """But the grant is no vote: its lease began before the moment from which the hold counts."""
+    """Grants of that kind are no votes: their lease began before the moment from which the hold counts."""
     driver = Driver([[VOID, HELD if first is GRANTED else GRANTED, first], [GRANTED, GRANTED, second]])
     outcome = driver.run()
     assert isinstance(outcome, Grant)
@@ -261,7 +261,7 @@ def test_what_the_second_request_is_granted_late_is_undone_though_the_first_came
 
 
 def test_a_waiter_that_its_own_earlier_attempt_keeps_out_looks_again_soon() -> None:
-    """That attempt's undo wakes those who come before its waiter, and so never the waiter itself."""
+    """Undos of that attempt wake those before its waiter, and so never the waiter itself."""
     mine = [b"queued", 0, 5_000, 0, b"me:1", 7]
     driver = Driver([[HELD] * 3, [proposed(7)] * 3, [queued(7)] * 3, [mine] * 3, [GRANTED] * 3])
     assert isinstance(driver.run(), Grant)
@@ -398,7 +398,7 @@ def test_a_hold_that_a_releaser_gave_on_a_quorum_is_taken_with_the_largest_token
 
 
 def test_a_grant_of_which_nobody_knows_when_it_was_made_changes_nothing_but_the_token() -> None:
-    """Its master's clock has stepped, say. The others make the hold, and their grants say when it begins."""
+    """Clocks of such a master may have stepped. The others make the hold, and their grants say when it begins."""
     never = float("-inf")
     grants = [handed(0, 1000.75, 100), handed(1, never, 102), handed(2, 1000.5, 101)]
     driver = Driver([*WAITING, [EXTENDED] * 3], grants=grants)
@@ -485,7 +485,7 @@ def test_an_acquire_ends_on_time_whatever_it_has_to_do_at_last(answers: list[lis
 
 
 def test_a_wait_ends_on_time_whatever_a_releaser_gave_it_at_last() -> None:
-    """It gave too few grants, and a token that the masters do not know."""
+    """Releasers gave too few grants, and a token that the masters do not know."""
     far = 5_000_000_000
     gifts = [handed(0, 1004.0), handed(1, 1004.0, far), handed(2, 1004.0, name=b"me:1~cd.9")]
     silent = [SILENT] * 3

@@ -1,4 +1,4 @@
-"""What the doctor tries, and what it finds only by comparing several masters."""
+"""Doctor: what it tries, and what it finds only by comparing several masters."""
 
 from typing import Any
 

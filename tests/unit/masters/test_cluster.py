@@ -1,4 +1,4 @@
-"""What `nodes` may say of a cluster, and how relock reads what its nodes say; it needs no cluster."""
+"""Clusters in `nodes`, and how relock reads what their nodes say; no cluster is needed."""
 
 from typing import Any, cast
 
@@ -152,7 +152,7 @@ class OddNode:
     "reply", [None, b"OK", [[0, 16383]], [[0, 16383, [b"\xff", 7000]]], [[0, 1, [7, b"h"]]]], ids=str
 )
 def test_what_no_node_says_is_an_error_of_its_connection(reply: Any) -> None:
-    """So the client asks another node; if there is none, there is no quorum, and the error has the reason."""
+    """Clients ask another node then; if there is none, there is no quorum, and the error has the reason."""
     odd = OddNode(reply)
     node = cast("Node", odd)
     cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, NewsListener())

@@ -1,10 +1,10 @@
-"""What is alive of many objects, while some die and others come."""
+"""Objects that are alive, while some die and others come."""
 
 from relock._runtime.masters.living import Living
 
 
 class One:
-    """Has references to it."""
+    """Object that may be referred to."""
 
 
 def test_it_keeps_nothing_alive() -> None:

@@ -217,7 +217,7 @@ def test_sockets_to_the_server_that_was_the_master_are_given_up() -> None:
 
 @pytest.mark.parametrize("status", [b"granted", b"released", b"refused"])
 def test_what_the_server_says_that_was_the_master_counts_for_nothing(status: bytes) -> None:
-    """Its clock does not count either: the master's clock would seem to step."""
+    """Clocks of such a server do not count either: the master's clock would seem to step."""
     master = make()
     connection = connected(master, SERVER)
     see_server(master, OTHER)
@@ -341,7 +341,7 @@ def test_a_step_of_unknown_direction_is_looked_into_at_once() -> None:
     ],
 )
 def test_a_token_that_nothing_could_rise_above_is_no_reply(script: str, reply: list[Any]) -> None:
-    """If the client believed it, it would write it to all masters, and all later holders would get the same token."""
+    """Clients that believed the token would write it to all masters, and all later holders would get the same one."""
     connection = connected(make(), SERVER)
     with pytest.raises(redis.exceptions.InvalidResponse, match="no script gives"):
         connection._judge(reply, load(script), 10.0, 10.0)
@@ -372,7 +372,7 @@ def test_words_that_no_script_gives_are_no_reply(reply: bytes) -> None:
 
 
 class LateChannel(FakeChannel):
-    """Has replies that no caller has read yet."""
+    """Channel with replies that no caller has read yet."""
 
     def __init__(self, *replies: Any) -> None:
         super().__init__()
@@ -405,7 +405,7 @@ class LateChannel(FakeChannel):
 def test_a_connection_is_not_overdue_with_what_it_was_sent_while_its_late_replies_were_read(
     replies: list[Any], is_drained: bool, in_flight: int
 ) -> None:
-    """That is a script that the master did not know, and has had no time to run yet."""
+    """Scripts that the master did not know have had no time to run yet."""
     master = make()
     clock = iter([12.0, 12.001, 12.002])
     master.opener.clock = lambda: next(clock)
@@ -447,7 +447,7 @@ def test_a_script_that_was_not_known_is_not_sent_behind_a_later_request() -> Non
 
 
 class Sleep(deque[Any]):
-    """What a reconnector waits with; nothing wakes it but what comes meanwhile."""
+    """Sleep of a reconnector, which only what comes meanwhile ends."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         super().__init__()
@@ -467,7 +467,7 @@ class Sleep(deque[Any]):
 def test_a_master_is_tried_again_though_the_thread_that_found_it_down_was_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was interrupted before it could wake the reconnector. The others are a quorum, so no call needs this one."""
+    """Threads may be interrupted before they wake the reconnector. The other masters are a quorum without this one."""
     master, tried = make(), list[bool]()
     reconnector = cast("Reconnector", master.reconnector)
 
@@ -495,7 +495,7 @@ def _interrupt() -> None:
 
 
 def test_a_connection_that_is_opened_while_the_client_is_closed_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To look a name up, ask Sentinels or shake hands takes time, and there is nothing to close yet."""
+    """Look-ups of names, questions to Sentinels and handshakes take time, and there is nothing to close yet."""
     node = FakeNode()
     master = make(node)
 
@@ -514,7 +514,7 @@ def test_a_connection_that_is_opened_while_the_client_is_closed_is_closed(monkey
 def test_connections_that_are_opened_meanwhile_do_not_keep_the_others_from_being_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another thread may run between any two instructions, also between the steps of a loop over all connections."""
+    """Threads may run between any two instructions, also between the steps of a loop over all connections."""
     node = FakeNode()
     master = make(node)
     monkeypatch.setattr(Connection, "open", lambda connection: setattr(connection.raw, "is_open", True))

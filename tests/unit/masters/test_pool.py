@@ -1,4 +1,4 @@
-"""How many connections a client has: as many as calls need, and never more than allowed. The tests move the clock."""
+"""Number of a client's connections: as many as calls need, and never more than allowed. The tests move the clock."""
 
 import sys
 from collections import deque
@@ -132,7 +132,7 @@ def _without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Pool:
-    """Some masters with so many connections for calls, and the fan-out that asks them."""
+    """Masters with so many connections for calls, and the fan-out that asks them."""
 
     def __init__(self, maximum: int, masters: int = 1) -> None:
         self.desk = Desk()
@@ -330,7 +330,7 @@ def test_what_is_no_call_uses_what_calls_leave_idle() -> None:
 
 
 def test_two_calls_at_once_open_no_more_connections_than_there_may_be() -> None:
-    """Of two threads that both see room for one, at most one has it."""
+    """Threads may both see room for one connection, and at most one thread has it."""
     pool = Pool(1)
     found: list[Connection | None] = []
 

@@ -54,7 +54,7 @@ def channel(ends: tuple[socket.socket, socket.socket]) -> Channel:
 
 
 def error_of(call: Callable[[], Any]) -> Exception:
-    """What `call` raises; gives up if it hangs."""
+    """Return what `call` raises; give up if it hangs."""
     errors: list[Exception] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""What the words of a server's error mean for an attempt."""
+"""Words of a server's error, and what they mean for an attempt."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What `nodes` may be: one entry per independent master; relock judges them before it sends anything."""
+"""Entries of `nodes`: one per independent master; relock judges them before it sends anything."""
 
 import ssl
 import subprocess
@@ -165,7 +165,7 @@ def test_options_of_redis_py_are_taken(option: str) -> None:
 )
 @pytest.mark.parametrize("scheme", ["rediss", "rediss+cluster"])
 def test_tls_checks_the_name_of_the_host_with_every_redis_py(scheme: str, options: str, checked: bool) -> None:
-    """Before 6.0, redis-py did not check it by itself."""
+    """Versions of redis-py before 6.0 did not check the name by themselves."""
     (node,) = parse_nodes(f"{scheme}://h:1{options}")
     connection: Any = node.raw_connection(1.0)
     assert connection.check_hostname is checked
@@ -310,7 +310,7 @@ def test_a_cluster_client_for_tasks_is_taken_with_its_settings(ssl: bool) -> Non
 
 
 async def _set_up(_connection: object) -> None:
-    """As a task sets a connection up."""
+    """Set a connection up in a task."""
 
 
 class _Own(redis.asyncio.Connection):
@@ -325,7 +325,7 @@ class _Later(CredentialProvider):
 
 
 class _Awaited(CredentialProvider):
-    """As some give them."""
+    """Provider whose credentials must be awaited."""
 
     async def get_credentials(self) -> Any:  # type: ignore[override]
         return "me", SECRET

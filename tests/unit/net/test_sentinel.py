@@ -1,4 +1,4 @@
-"""Which Sentinel the client believes, and which it asks first."""
+"""Sentinels: which the client believes, and which it asks first."""
 
 from typing import Any
 
@@ -96,7 +96,7 @@ def test_where_none_does_each_is_named_with_its_reason() -> None:
 def test_a_mistake_at_one_is_none_of_the_service_while_another_may_yet_know_its_master(
     others: "list[dict[str, str] | Exception]", permanent: bool
 ) -> None:
-    """In a failover no Sentinel names a master for a moment; a waiting call must go on waiting."""
+    """Sentinels name no master for a moment in a failover; a waiting call must go on waiting."""
     unknown = redis.ResponseError("ERR No such master with that name")
     with pytest.raises(redis.ConnectionError) as caught:
         discovery(*map(Sentinel, [unknown, *others])).find(0.5)

@@ -131,7 +131,7 @@ def test_at_the_end_of_the_interpreter_nothing_is_said(
 def test_handlers_that_run_at_the_end_of_the_interpreter_are_not_told_either(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It does not count as ending then, but Python from 3.12 on starts no thread any more."""
+    """Interpreters do not count as ending then, but Python from 3.12 on starts no thread any more."""
 
     def start(_thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")

@@ -113,7 +113,7 @@ def test_the_last_in_line_that_gives_up_takes_the_gate_away(gates: Gates) -> Non
 
 
 def test_who_comes_to_a_gate_that_is_being_removed_goes_to_the_next_one(gates: Gates) -> None:
-    """It has found the gate before whoever was inside removed it, and comes in after that."""
+    """Callers may find the gate before the one inside removes it, and come in after that."""
     inside, second = come(gates, FIRST), Waiting(gates, SECOND)
     old = gates._gates.pop(KEY)
     another = come(gates, THIRD)
@@ -150,7 +150,7 @@ def test_a_call_of_a_signal_handler_does_not_wait_for_the_one_that_it_interrupte
 
 
 def test_a_place_whose_call_is_abandoned_keeps_nobody(gates: Gates) -> None:
-    """As a task's whose loop is closed: it stays where it is, and comes in no more."""
+    """Places of a closed loop's task stay where they are, and come in no more."""
     inside, gone, third = come(gates, FIRST), Waiting(gates, SECOND), Waiting(gates, THIRD)
     gates.leave(gone.record)
     gates.leave(inside)

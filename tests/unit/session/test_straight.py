@@ -70,7 +70,7 @@ class Scene:
     subscription: Any = None
 
     def grant(self, *, token: int = 0, age: float = 0.0, lease_ms: int = 3000, name: bytes = b"a") -> bytes:
-        """What a releaser's script publishes that has given the lock to the only waiter `age` seconds ago."""
+        """Return what a releaser's script publishes that has given the lock to the only waiter `age` seconds ago."""
         owner = next(iter(self.waiters), b"c:nobody").partition(b":")[2]
         us = self.clock_us() - int(age * 1e6)
         return b"grant %b %b.%d %d %d %d %b:repl a" % (owner, name * 16, us, token or us, us, lease_ms, self.run_id)
@@ -81,7 +81,7 @@ class Scene:
         return self.wake()
 
     def wake(self) -> bytes:
-        """What a script publishes where it is the only waiter's turn."""
+        """Return what a script publishes where it is the only waiter's turn."""
         return b"wake %b a" % next(iter(self.waiters), b"c:nobody").partition(b":")[2]
 
     def clock_us(self) -> int:
@@ -172,10 +172,10 @@ class ScriptedWire:
         self._replies: Iterator[Any] = iter(())
 
     def connect(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def disconnect(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def pack_commands(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         return list(commands)
@@ -309,7 +309,7 @@ class Play:
 
 
 def hold_state(hold: Hold) -> dict[str, Any]:
-    """Everything in a hold that has a value to compare."""
+    """Return everything in a hold that has a value to compare."""
     plain = (int, float, str, bytes, bool, type(None), list, set, dict)
     return {name: value for name in Hold.__slots__ if isinstance(value := getattr(hold, name), plain)}
 
@@ -426,7 +426,7 @@ def usual(scene: Scene, call: Deed, ahead: float = 0.0, token: int | None = None
 
 
 def queue(lock: Lock) -> bool:
-    """By a client that has waited a moment ago, and so asks for a place at once."""
+    """Queue by a client that has waited a moment ago, and so asks for a place at once."""
     return lock.acquire(timeout=PATIENCE_SECONDS)
 
 
@@ -611,7 +611,7 @@ def test_a_straight_wait_comes_to_what_the_general_one_does(said: str, guard: fl
 
 
 def test_the_usual_wait_goes_straight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the test above does not compare one way with itself."""
+    """Tests above therefore do not compare one way with itself."""
     waits = list[Wait]()
 
     def note(wait: Wait, *found: Any) -> Any:
@@ -636,7 +636,7 @@ def _say(said: Said, call: Deed, scene: Scene) -> list[Any]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_parser_reads_what_is_not_the_usual_case(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the other tests really compare three ways."""
+    """Tests of the other cases therefore really compare three ways."""
     parsed, parse = list[bytes](), ScriptedChannel.parse
 
     def note(channel: ScriptedChannel, taken: bytes) -> list[Any]:
@@ -650,7 +650,7 @@ def test_a_parser_reads_what_is_not_the_usual_case(way: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("call", USUAL, ids=lambda call: str(call.__name__))
 def test_the_usual_case_goes_straight(call: Deed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the other tests do not compare one way with itself."""
+    """Tests of the other cases therefore do not compare one way with itself."""
     asked, ask_all = list[str](), FanOut.ask
 
     def note(rounds: FanOut, ask: Ask, **options: bool) -> list[Answer]:

@@ -372,7 +372,7 @@ def test_a_child_dies_with_the_tests() -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there, and not only as a zombie that its parent has not reaped yet."""
+    """Return whether a process is there, and not only as a zombie that its parent has not reaped yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -403,7 +403,7 @@ def test_the_port_of_a_server_that_was_killed_is_nobody_else_s(monkeypatch: pyte
 
 @pytest.mark.parametrize(("said", "bounds"), [("1", "1 1 1"), (None, "256 256 256")])
 def test_caches_are_as_small_as_the_tests_are_told_wherever_relock_runs(said: str | None, bounds: str) -> None:
-    """In the tests, in processes that inherit their environment, and in those that get their path."""
+    """Caches are small in the tests, in processes that inherit their environment, and in those that get their path."""
     code = (
         "import os, subprocess, sys; from support.caches import limit_caches; limit_caches(); "
         "from relock import _caches; look = 'from relock import _caches; print(_caches.COUNT_MAX)'; "

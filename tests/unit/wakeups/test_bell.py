@@ -86,7 +86,7 @@ def test_a_queue_that_an_interrupt_has_left_does_not_grow(bell: Bell, platform: 
 
 
 def test_an_interrupt_at_any_instruction_keeps_nobody_from_ringing(platform: Clock) -> None:
-    """Also at instructions of the standard library: a signal handler may raise there, too."""
+    """Interrupts come also at instructions of the standard library: a signal handler may raise there, too."""
     for raise_at in range(1, INSTRUCTIONS_MAX):
         platform.now, bell = 0.0, Bell(platform)
         if not _strike(bell, platform, raise_at):

@@ -1,4 +1,4 @@
-"""Who reads the subscriptions: no message is lost, wherever an exception strikes the thread that reads, or will read.
+"""Readers of the subscriptions: no message is lost, wherever an exception strikes the present or the next reader.
 
 No thread of a subscription helps here: what it would find later must not be needed. Each rule that keeps a message has
 a control, in which it is switched off, and a message must then be lost.
@@ -48,12 +48,12 @@ def scene() -> Iterator[Scene]:
 
 
 def counts(code: CodeType) -> bool:
-    """Whether an exception may strike in this function: Python swallows those in a finalizer, of an earlier scene's."""
+    """Return whether an exception may strike in this function: Python swallows those in a finalizer."""
     return code in MISTAKEN or (is_of_relock(code) and code.co_qualname not in ("Waker.__del__", "Waker.close"))
 
 
 def leave_at_last(scene: Scene, waiter: Waiter) -> None:
-    """What a call does that an exception has left: see `Hub.forget`."""
+    """Forget the waiter, as a call does that an exception has left: see `Hub.forget`."""
     scene.waiters.pop(waiter.owner)
     scene.reading.leave(waiter)
 
@@ -104,7 +104,7 @@ LEADERS = {
 
 
 def struck(play: Callable[[int], tuple[Scene, Strike]], least: int) -> Iterator[tuple[Scene, Strike]]:
-    """What `play` comes to with an exception at each instruction, up to the last one: there must be `least` or more."""
+    """Yield what `play` comes to with an exception at each instruction: there must be `least` or more."""
     number = 1
     while True:
         scene, strike = play(number)
@@ -273,7 +273,7 @@ def test_what_was_shared_while_the_leader_saw_nothing_to_read_has_a_leader(scene
 
 
 def test_a_leader_that_stands_still_is_deposed_and_reads_nothing_any_more(scene: Scene) -> None:
-    """It acts on a message for long; meanwhile the others get theirs on another connection."""
+    """Leaders may act on a message for long; meanwhile the others get theirs on another connection."""
     begun, go_on = threading.Event(), threading.Event()
     act_on = scene.act_on
 
@@ -338,7 +338,7 @@ def test_a_leader_that_is_deposed_in_its_poll_is_woken_as_a_follower(scene: Scen
 
 
 def test_the_poll_of_a_deposed_leader_has_a_pipe_that_nobody_clears(scene: Scene) -> None:
-    """It goes on when its handler returns, perhaps after the next leader has cleared a pipe that they share."""
+    """Leaders go on when their handler returns, perhaps after the next leader has cleared a pipe that both share."""
     scene.reading._role["leader"] = scene.waiter("first")
     scene.reading._parked[scene.waiter("next")] = None
     scene.share()
@@ -486,7 +486,7 @@ class Naps:
 def test_how_long_the_thread_of_a_shared_subscription_sleeps(
     left_before: float, is_read: bool, is_unread: bool, seconds: float, scene: Scene
 ) -> None:
-    """What the page on concurrency says of a vacant role, and of a leader that stands still, are sums of these."""
+    """Sums of these are what the page on concurrency says of a vacant role, and of a leader that stands still."""
     naps = Naps()
     scene.reading._role["leader"] = scene.waiter("own")
     scene.reading.left_at = scene.reading.clock() - left_before
