@@ -98,7 +98,7 @@ def glob_filter(pattern: str) -> Callable[[str], bool]:
         else:
             parts[-1].append(token)
     first, *rest = (b"".join(part) for part in parts)
-    # After a star, the first match is as good as any other. Atomic groups keep many stars from backtracking.
+    # After a star, the first match will do. Atomic groups keep many stars from backtracking.
     middle = b"".join(b"(?>.*?%s)" % part for part in rest[:-1])
     last = b".*%s" % rest[-1] if rest else b""
     matches = re.compile(first + middle + last, re.DOTALL).fullmatch

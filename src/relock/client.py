@@ -377,7 +377,8 @@ class Client:
         self.close()
 
     def __del__(self) -> None:
-        text = f"unclosed {self!r}: close it" if hasattr(self, "_session") else ""  # its arguments were refused
+        # A client without a session has refused its arguments.
+        text = f"unclosed {self!r}: close it" if hasattr(self, "_session") else ""
         if text and closing.drop(self._session):
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 

@@ -217,7 +217,7 @@ def test_an_interrupt_between_any_two_steps_of_a_wait_for_a_connection(rig: Rig,
 
 
 def take_connection(master: Master, clock: Clock, taken: list[Connection]) -> bool:
-    """Has the connection for calls in use, if it is free."""
+    """Take the connection for calls, if it is free."""
     connection = master.pool.check_out(clock()) or master.pool.open_for_call()
     if connection is not None:
         taken.append(connection)

@@ -1,12 +1,15 @@
-"""Docstrings and pages in plain English: docstrings begin with a verb or a noun, and no sentence is long."""
+"""Docstrings, comments and pages in plain English: docstrings begin with a verb or a noun, and no sentence is long."""
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "relock"
+SOURCE = ROOT / "src"
+CODE = sorted([*SOURCE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
 # Results are made from figures, and a decision is a record of its day.
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/README.md")),
@@ -17,8 +20,15 @@ NO_PROSE = re.compile(
 )
 WORDS_MAX = 30  # of a sentence
 NO_BEGINNING = re.compile(
-    r"\W*(Another|As|Does|For|From|Has|How|If|In|It|Its|Lets|Of|See|So|Somebody|Something|That|Those|What|When|Where|Whether|"
-    r"Which|Who|Whoever|Why)\b"
+    r"\W*(After|Also|And|Another|As|At|Before|Between|Both|But|By|Does|Else|Everybody|Everything|For|From|Has|How|However|"
+    r"If|In|It|Its|Lets|Many|Neither|Nobody|Nor|Not|Nothing|Now|Of|On|Once|Only|Ours|Over|See|So|Some|Somebody|Something|"
+    r"That|Their|They|Those|To|Until|What|Whatever|When|Where|Whether|Which|While|Who|Whoever|Why|With|Within|Without)\b"
+)
+# A machine or a thread is no "somebody", and the rest are words of riddles and of old books.
+NO_WORDS = re.compile(
+    r"\b(anybody|comes? by here|counts? for nothing|everybody|for ever|hitherto|is there that|somebody|someone|thereby|"
+    r"thereof|wherefore|who|whoever|whom|whomever|whosoever)\b",
+    re.IGNORECASE,
 )
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -46,6 +56,33 @@ def long_sentences(text: str) -> Iterator[str]:
             yield f"{len(words)} words: {' '.join(words)[:60]}"
 
 
+def comments(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each comment of a module with its line; comments on lines of their own that follow each other are one."""
+    own: list[str] = []
+    last = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line, is_own = token.start[0], not token.line[: token.start[1]].strip()
+        if own and not (is_own and line == last + 1):
+            yield last - len(own) + 1, " ".join(own)
+            own = []
+        if is_own:
+            own.append(token.string.lstrip("#: "))
+            last = line
+        else:
+            yield line, token.string.lstrip("#: ")
+    if own:
+        yield last - len(own) + 1, " ".join(own)
+
+
+def comment_faults(text: str) -> Iterator[str]:
+    """Yield what is wrong with the comments of a module."""
+    for line, found in comments(text):
+        yield from (f"{line}: {fault}" for fault in long_sentences(found))
+        yield from (f"{line}: the word {word!r}" for word in NO_WORDS.findall(found))
+
+
 def blocks(page: str) -> Iterator[str]:
     """Yield the paragraphs, the items of lists and the cells of tables of a page, without code and headings."""
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )", NO_PROSE.sub("", page)):
@@ -56,8 +93,26 @@ def blocks(page: str) -> Iterator[str]:
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun_and_their_sentences_are_short() -> None:
-    found = {str(path.relative_to(SOURCE)): [*faults(path.read_text())] for path in sorted(SOURCE.rglob("*.py"))}
+    found = {str(path.relative_to(ROOT)): [*faults(path.read_text())] for path in CODE}
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+def test_comments_have_short_sentences_and_plain_words() -> None:
+    found = {
+        str(path.relative_to(SOURCE)): [*comment_faults(path.read_text())] for path in sorted(SOURCE.rglob("*.py"))
+    }
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+def test_a_comment_that_is_not_plain_is_found() -> None:
+    half = " ".join(["word"] * (WORDS_MAX // 2 + 1))
+    text = f"# {half}\n# {half}.\n\na = 1  # Somebody waits\n#: for\n#: ever\n"
+    assert [*comment_faults(text)] == [
+        f"1: 32 words: {half[:60]}",
+        "4: the word 'Somebody'",
+        "5: the word 'for ever'",
+    ]
+    assert [*comments("# a\nb = 1  # c\n# d\n")] == [(1, "a"), (2, "c"), (3, "d")]
 
 
 def test_a_docstring_that_is_not_plain_is_found() -> None:

@@ -64,16 +64,16 @@ class PureHost(Host):
         """No event loop runs."""
 
     def queue(self) -> None:
-        """Nobody waits at a gate."""
+        """Return no queue: no thread waits at a gate."""
 
     def check_open(self) -> None:
-        """It is open."""
+        """Do nothing: the host is open."""
 
     def emit(self, event: Event) -> None:
         self.events.append(event)
 
     def tell_loss(self, hold: Hold, loss: Loss) -> None:
-        """Nobody hears of it."""
+        """Do nothing: no callback hears of a loss."""
 
     def offsets(self) -> Sequence[Offset]:
         return self.known
@@ -97,7 +97,7 @@ class PureHost(Host):
     # What callers do ------------------------------------------------------------------------------------------------
 
     def answer(self, step: Step) -> list[Answer] | bool:
-        """What a driver answers while all is well."""
+        """Return what a driver answers while all is well."""
         if isinstance(step, Enter):
             self._strike("enter")
             return bool(self.gates.enter(*step))
@@ -127,12 +127,12 @@ class PureHost(Host):
         return self.holds["a", JOB.key]
 
     def levels(self) -> int:
-        """How many levels the owner has."""
+        """Return the number of the owner's levels."""
         hold = self.holds.get(("a", JOB.key))
         return 0 if hold is None else hold.count
 
     def go_on(self) -> None:
-        """The janitor looks again at what waits at a gate."""
+        """Let the janitor look again at what waits at a gate."""
         for task in [self.handed.pop(0) for _ in self.handed.copy()]:
             if isinstance(task, GoOn):
                 task.do()

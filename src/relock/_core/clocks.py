@@ -96,7 +96,7 @@ class Offset:
         if low > old_high + STEP_SECONDS or high < old_low - STEP_SECONDS or self._rivals is not None:
             return self._see_step(asked_at, low, high, now)
         # Widen, then date: bounds that are too tight for their date promise too much. Another thread would see that for
-        # a moment, and everybody for good if an interrupt came between.
+        # a moment, and all threads for good if an interrupt came between.
         self.low, self.high = old_low, old_high
         self.seen_at, self._asked_at = now, asked_at
         # Every reply of every master is seen here, and comparisons are faster than max() and min().

@@ -13,7 +13,7 @@ from relock._scripts import Prepared, load, load_all
 
 HANDED_LEASE_SECONDS = 3.0  # what a releaser may give: so much is lost where the message is
 ALIVE_MS = 7_000  # a waiter counts as alive for so long after a heartbeat
-QUEUE_MS = 30_000  # what is left of a queue when everybody is gone goes after that time
+QUEUE_MS = 30_000  # the rest of a queue without living waiters ends after this time
 TOKEN_SPARE_MS = 1_000  # by so much a master remembers a token longer than the lease; `lua/_lib/spare.lua` says so, too
 TICKET_AT_ONCE = 0  # a lone master gives a ticket, and that is agreed
 TICKET_PROPOSAL = -1  # one of several proposes one, and writes nothing; -T: it writes that or T, whichever is larger

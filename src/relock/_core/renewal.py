@@ -71,7 +71,7 @@ def plan_renewals(holds: Iterable[Hold], now: float) -> RenewalPlan:
     for hold in holds:
         if hold.loss is not None:
             continue
-        # Comparisons, not min(): ten thousand holds may come by here, a few times in each period.
+        # Comparisons are faster than min(), and ten thousand holds may be looked at a few times in each period.
         due = hold.renew_at if hold.renew_at < hold.deadline else hold.deadline
         if now < due - hold.ttl / AHEAD_PART:  # nearly all of them, nearly always
             look_at = due if due < look_at else look_at

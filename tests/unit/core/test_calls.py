@@ -55,7 +55,7 @@ def test_an_interrupt_takes_nothing_from_the_next_caller_of_its_owner(kind: str,
 
 
 def nesting(host: PureHost) -> Callable[[], object]:
-    """Another caller of the owner is inside, and has asked for a level; what is returned lets it go on to its end."""
+    """Let another caller of the owner be inside and ask for a level; return a function that lets it end."""
     host.take(1)
     flow = host.acquire()
     next(flow)
@@ -72,7 +72,7 @@ def strike_on_its_way_in(host: PureHost) -> CallRecord:
 
 
 def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_there_are() -> None:
-    """Another caller of its owner takes a level at that moment, and has not put it into the book."""
+    """Callers of the owner may take a level at that moment, and not have put it into the book."""
     host = PureHost()
     go_on, enter = nesting(host), host.gates.enter
     record = strike_on_its_way_in(host)
@@ -87,7 +87,7 @@ def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_th
 
 
 def test_a_release_that_is_interrupted_and_can_not_come_in_gives_its_level_back_later() -> None:
-    """Another caller of its owner is inside for longer than the interrupted one waits, and takes a level meanwhile."""
+    """Callers of the owner may be inside for longer than the interrupted one waits, and take a level meanwhile."""
     host = PureHost()
     go_on = nesting(host)
     host.interrupted.give_up(strike_on_its_way_in(host), "a", JOB, 1)
@@ -103,7 +103,7 @@ def test_a_release_that_is_interrupted_and_can_not_come_in_gives_its_level_back_
 def test_an_errand_gives_back_once_though_the_clean_up_that_began_it_is_struck(
     monkeypatch: pytest.MonkeyPatch, *, strikes: int
 ) -> None:
-    """And the errand is done before the clean-up is begun again."""
+    """Errands may be done before the clean-up is begun again."""
     host, inside, record = PureHost(), CallRecord(), CallRecord()
     host.take(3)
     assert host.gates.try_enter(inside, KEY, "another")

@@ -1,4 +1,4 @@
-"""What a client does about its holds, and about what its waits have left; played without masters."""
+"""Host of a client's holds, and of what its waits have left; played without masters."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is known of a master, and what is news of it: which server it is, its clock, its vote, its guard."""
+"""Facts of a master, and news of them: the server, its clock, its vote, its guard."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ def test_what_is_no_info_introduces_nobody(reply: Any) -> None:
     ],
 )
 def test_a_server_that_can_be_no_master_is_not_known_as_one(said: bytes, is_node: bool, error: type[Exception]) -> None:
-    """So no socket to the master is given up for it."""
+    """Sockets to the master are not given up for such a server."""
     facts = MasterFacts(0, "a", ClientOptions(), is_node=is_node)
     facts.see_incarnation(SERVER)
     with pytest.raises(error):
@@ -102,7 +102,7 @@ def test_a_replica_is_not_believed_to_be_the_master_any_more() -> None:
 
 
 def test_a_server_that_refuses_info_has_no_name_and_cannot_have_a_guard() -> None:
-    """So the client can't tell whether that server made a grant of its scripts."""
+    """Clients can't tell then whether that server made a grant of its scripts."""
     facts = make(guard=0.0)
     incarnation, (problem, *others) = facts.introduce([REFUSED] * 3)
     assert (incarnation, others) == (NAMELESS, [Moved(), Seen()])
@@ -211,7 +211,7 @@ def test_a_grant_from_the_future_shows_a_step() -> None:
 
 
 def test_a_grant_of_a_master_whose_clock_stepped_a_moment_ago_counts_for_nothing() -> None:
-    """It may have ended a lease early; a request of our own would count for nothing, too."""
+    """Masters may have ended a lease early; a request of our own would not count, either."""
     facts = make()
     shown_us = step(facts, 105.0, 10.5)
     assert facts.granted_at(116_000_000, SERVER, 11.0) == NEVER
@@ -232,7 +232,7 @@ def test_a_step_that_was_ours_excuses_no_other_one(own: list[int], trusted_at: f
 
 
 def test_a_lone_master_is_trusted_as_soon_as_its_step_is_known() -> None:
-    """Nobody else could take its vote."""
+    """Votes of a lone master can't be taken."""
     facts = make(masters=1)
     step(facts, 105.0, 10.5)
     assert facts.trusted_from == 10.5

@@ -1,4 +1,4 @@
-"""What a socket has shown of its master, what scripts are told on it, and what unusual replies come to."""
+"""Facts that a socket has shown of its master, what scripts are told on it, and what unusual replies come to."""
 
 from typing import Any
 
@@ -105,7 +105,7 @@ def test_a_vote_shows_a_marker_though_no_quorum_is_judged() -> None:
 
 
 def look(shown: SocketFacts, *reply: Any, step: float = 0.0, sent_at: float = 10.0) -> Any:
-    """What a reply comes to, and the news."""
+    """Return what a reply comes to, and the news."""
     return shown.look_into([*reply], step, sent_at, 10.0)
 
 

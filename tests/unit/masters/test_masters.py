@@ -98,7 +98,7 @@ def test_a_step_counts_though_a_signal_interrupts_the_thread_that_saw_it() -> No
 def test_a_master_that_goes_down_is_tried_again_at_once(
     down: Down, is_tried: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But one that turned out to be a replica is not: its address must come to mean another server first."""
+    """Masters that turned out to be replicas are not: their address must come to mean another server first."""
     master, tried = make(), list[bool]()
     monkeypatch.setattr(master.reconnector, "probe", lambda: tried.append(True))
     master.act([down])
@@ -280,7 +280,7 @@ def test_a_not_after_time_is_that_of_the_bounds_that_are_known(bounds: tuple[flo
 
 
 def test_a_request_names_the_guard_that_is_known_by_then() -> None:
-    """Also on a connection from before: a quorum was reached since, or another master has shown a larger one."""
+    """Requests name it also on an old connection: a quorum was reached since, or another master has a larger one."""
     master = make()
     connection, facts = connected(master, SERVER), master.facts
 
@@ -421,7 +421,7 @@ def test_a_connection_is_not_overdue_with_what_it_was_sent_while_its_late_replie
 
 
 def test_a_script_that_was_not_known_is_not_sent_behind_a_later_request() -> None:
-    """That may be the release of what it would take: it would be there for good."""
+    """Requests behind may be the release of what the script would take, which would then stay for good."""
     connection = Connection(make().pool, cast("RawConnection", None))
     connection.shown.incarnation = SERVER
     channel = connection.channel = cast("Any", LateChannel())

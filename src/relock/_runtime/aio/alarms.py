@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from relock._core.effects import Clock
 from relock._core.hold import FOREVER
 
-TIMER_SECONDS_MAX = 60.0  # a loop's clock stops while the machine is suspended: whoever wakes looks at ours
+TIMER_SECONDS_MAX = 60.0  # a loop's clock stops while the machine is suspended, so a timer that wakes looks at ours
 LOOKS_PART = 0.05  # of the loop's time, which looks at many may take
 LATE_SECONDS_MAX = 0.4  # that a look may be put off to keep to that part
 

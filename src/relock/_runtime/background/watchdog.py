@@ -63,7 +63,7 @@ class Watchdog(Service):
         if self._due:
             self._renew_some()
         if self._after_steps is not None:
-            self._after_steps()  # the plan may have found the last hold over, and then it sleeps for ever
+            self._after_steps()  # the plan may have lost the last hold, and then the watchdog sleeps until it is woken
         self._sleep(now + self._pace.seconds if self._due else self._look_at)
 
     def _plan_renewals(self) -> None:

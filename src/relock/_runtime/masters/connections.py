@@ -296,7 +296,7 @@ class Connection:
             if incarnation != shown.incarnation:
                 shown.is_retired = True
                 if server_of(incarnation) != server_of(shown.incarnation):
-                    # What that server gave counts for nothing, and of its clock nothing is known any more.
+                    # What that server gave does not count, and its clock is unknown now.
                     return Failure(self.facts.address, "another server has taken its place")
             return self._credit(reply, offset, sent_at, now)
         if isinstance(reply, redis_errors.ResponseError):

@@ -84,7 +84,7 @@ class Master:
 
     def open_later(self, reports: "SimpleQueue[Report] | None", *, is_call: bool) -> None:
         """Have the reconnector, if there is one, open a connection for a call or beside these, and tell `reports`."""
-        check_threads()  # here, too: a caller whose threads are greenlets would wait for the reconnector for ever
+        check_threads()  # here, too: a caller whose threads are greenlets would wait for the reconnector without end
         if self.reconnector is not None:
             self.reconnector.want(reports, is_call=is_call)
 
@@ -208,7 +208,7 @@ class Reconnector(Service):
         self._master = master
         self._wanted: SimpleQueue[Wish] = master.platform.queue()
         self._failures = 0
-        self._is_idle = True  # it sleeps until somebody wants something
+        self._is_idle = True  # the reconnector sleeps until a connection is wanted
 
     def want(self, reports: SimpleQueue[Report] | None, *, is_call: bool) -> None:
         """Have one connection opened and put into the pool, and the outcome into `reports`; return at once.

@@ -49,7 +49,7 @@ class Pool:
         # What was used last is at the end, and is used next: those that nobody needs gather at the beginning.
         self._idle: deque[Connection] = deque()
         self._own_idle: deque[Connection] = deque()
-        self._connections: Living[Connection] = Living()  # all for everybody, in use or idle
+        self._connections: Living[Connection] = Living()  # all connections for calls, in use or idle
         self._own_connections: Living[Connection] = Living()  # those beside
         self._loop_connections: Living[Connection] = Living()  # those of event loops
         self._connections_max = opener.options.max_connections

@@ -51,7 +51,7 @@ class _Gate:
     __slots__ = ("_state",)
 
     def __init__(self, state: dict[str, Any]) -> None:
-        self._state = state  # who is inside; and the line, also with places that wait no more: see `first`
+        self._state = state  # the call inside; and the line, also with places that wait no more: see `first`
 
     def line_up(self, place: _Place) -> None:
         """Put a place at the end of the line."""
