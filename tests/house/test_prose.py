@@ -5,6 +5,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -34,10 +35,16 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def docstrings(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each docstring of a module, with the line of what it documents."""
+    """Yield each docstring of a module, with the line of what it documents; also those that follow an assignment."""
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, DOCUMENTED) and (found := ast.get_docstring(node)):
+        if not isinstance(node, DOCUMENTED):
+            continue
+        if found := ast.get_docstring(node):
             yield getattr(node, "lineno", 1), found
+        for statements in pairwise(node.body):
+            match statements:
+                case (ast.Assign() | ast.AnnAssign()) as before, ast.Expr(ast.Constant(str(found))):
+                    yield before.lineno, found
 
 
 def faults(text: str) -> Iterator[str]:
@@ -117,8 +124,8 @@ def test_a_comment_that_is_not_plain_is_found() -> None:
 
 def test_a_docstring_that_is_not_plain_is_found() -> None:
     long = " ".join(["word"] * (WORDS_MAX + 1))
-    text = f'"""Module."""\n\ndef a():\n    """Whether it is so."""\n\nclass B:\n    """Class. {long}."""\n'
-    assert [*faults(text)] == ["3: begins with Whether", f"6: 31 words: {long[:60]}"]
+    text = f'"""M."""\n\ndef a():\n    """Whether it is so."""\n\nclass B:\n    """{long}."""\n\nC = 1\n"""What."""\n'
+    assert sorted(faults(text)) == ["3: begins with Whether", f"6: 31 words: {long[:60]}", "9: begins with What"]
 
 
 def test_no_sentence_of_a_page_is_long() -> None:

@@ -61,7 +61,7 @@ class Failure:
 
 
 Answer = Sequence[Reply | Failure]
-"""What one master said to each call of an `Ask`."""
+"""Replies of one master to the calls of an `Ask`, or its failures."""
 
 
 class Ask(NamedTuple):

@@ -7,7 +7,7 @@ import re
 from math import isnan
 
 Argument = bytes | int | float
-"""What a script gives: text, or a number, which Redis would turn into text."""
+"""Argument that a script gives: text, or a number, which Redis would turn into text."""
 
 INTEGER_MAX = 2**63 - 1
 EXACT_MAX = 10**17  # Redis writes a smaller number of a script in digits only

@@ -422,7 +422,7 @@ KINDS = {
     "SET": STATUS,
     "TYPE": STATUS,
 }
-"""What a command may reply, if not one value: an array, an array with missing items, a status."""
+"""Kinds of replies that are not one value: an array, an array with missing items, a status."""
 
 _TYPES = {
     type(None): Status(b"none"),

@@ -24,7 +24,7 @@ PREEMPTION = 0.01  # the part of the looks at a clock after which a task pauses
 
 
 Event = list[Any]
-"""Something that will happen: when, a number that keeps the order, and the action, or None once it is called off.
+"""Event to come: its time, a number that keeps the order, and the action, or None once the event is called off.
 
 A bare list, because a heap compares lists fast, and most of a run's work is with events.
 """

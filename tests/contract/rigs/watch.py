@@ -41,7 +41,7 @@ ACTS = (
     "start",
     "waker.wake",
 )
-"""What changes something, or may take long: there, before and after are two moments."""
+"""Steps that change something, or may take long: before and after are two moments."""
 
 
 class Watch:

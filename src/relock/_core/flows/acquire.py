@@ -25,7 +25,7 @@ HEARTBEAT_SECONDS = 2.5  # a lost wake-up then costs less than 3 s, and a stoppe
 ATTEMPTS_PER_LOOK = 3  # attempts in one look: a request that came too late is repeated, with a new clock sample
 
 First = tuple[float, Sequence[Answer]]
-"""When masters were asked, and what they have answered, where that has happened before a flow begins."""
+"""Time at which masters were asked before a flow began, and their answers."""
 
 Attempt = Generator[Effect, Any, tuple[Outcome, Sequence[Answer], float]]
 
