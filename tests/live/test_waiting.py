@@ -127,7 +127,7 @@ def test_nothing_is_lost_when_the_pubsub_connection_is_killed(client: Client, se
 def test_a_swallowed_message_costs_seconds_at_any_ttl(
     server: Deployment, proxy: ProxyBefore, faulty: ProxyBefore, connect: Callable[..., Client], name: str
 ) -> None:
-    """Waiters lose neither the lease nor the longest sleep; that it is less than 3 s is shown in `tests/sim`."""
+    """Swallowed messages cost neither a lease nor the longest sleep; `tests/sim` shows that it is less than 3 s."""
     waiting = connect(proxy.url, ttl=600.0)
     holder = connect(server.url, ttl=600.0).lock(name)
     holder.acquire()

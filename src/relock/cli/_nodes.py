@@ -126,6 +126,6 @@ def _with_credentials(url: str, where: str, username: str, password: str) -> str
     own_user, _, host = parts.netloc.rpartition("@")
     user = own_user or quote(username, safe="")
     secret = f":{quote(password, safe='')}" if password else ""
-    # Not geturl(): in some versions of Python that drops the // of a unix:// URL without a host.
+    # geturl() would drop the // of a unix:// URL without a host, in some versions of Python.
     query = f"?{parts.query}" if parts.query else ""
     return f"{parts.scheme}://{user}{secret}@{host}{parts.path}{query}"

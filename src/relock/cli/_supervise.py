@@ -11,7 +11,7 @@ from relock.cli._signals import Signals, terminal_has_sent
 KILL_SECONDS_MAX = 0.05
 KILL_TTL_PART = 20
 LOOK_AGAIN_SECONDS = 1.0
-SLEEP_SECONDS_MIN = 0.001  # a sleep may end just before a limit, and must not be followed by one of no length
+SLEEP_SECONDS_MIN = 0.001  # a sleep may end just before a limit, and the next one must not be of no length
 
 
 class Supervised(Protocol):

@@ -52,7 +52,7 @@ class Process:
         self._resumed_at = float("-inf")
         self._stands_since: float | None = None  # the true time at which its clock stopped, while it stands still
         self._steady_rate = rate
-        self.stalls: list[tuple[float, float]] = []  # when its clock went on again, and for how long it had stood still
+        self.stalls: list[tuple[float, float]] = []  # the end and the length of each stall of its clock
         self.connections: dict[Any, None] = {}  # the order of opening makes each run the same
         self.channels: dict[int, Any] = {}  # its open sockets, by their numbers
         self._backlog: deque[Callable[[], object]] = deque()

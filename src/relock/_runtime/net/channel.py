@@ -30,7 +30,7 @@ except ImportError:  # hiredis is an extra
     hiredis = None  # type: ignore[assignment]
 
 CHUNK_BYTES = 65536
-DIGITS_MAX = 7  # no list in a master's reply has a longer length
+DIGITS_MAX = 7  # the length of a list in a master's reply has no more digits
 
 _LONG_LIST = re.compile(rb"[*~>|]\d{8}")
 

@@ -18,7 +18,7 @@ _OF_VALKEY_ALONE = (
     *("parser_class", "lib_name", "lib_version", "command_packer", "client_cache", "cache_enabled", "cache_max_size"),
     *("cache_ttl", "cache_policy", "cache_deny_list", "cache_allow_list"),
 )
-# They lack these options of redis.asyncio's, too: some belong to the client, and some can only be awaited.
+# redis-py's connections lack these options of redis.asyncio's: some are the client's, some can only be awaited.
 _OF_TASKS_ALONE = (
     *("parser_class", "encoder_class", "connection_class", "connection_pool", "max_connections", "response_callbacks"),
     *("orig_host_address", "orig_socket_timeout", "orig_socket_connect_timeout"),

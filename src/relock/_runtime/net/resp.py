@@ -20,7 +20,7 @@ class Parser:
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self._parsing: Parsing | None = None  # the rest of a reply that has begun
+        self._parsing: Parsing | None = None  # the parsing of a reply that has begun
 
     def has_part(self) -> bool:
         """Return whether the parser has a part of a reply whose rest is yet to come."""
