@@ -141,7 +141,7 @@ class FanOut:
             for leg in legs:
                 self._read(leg)
             return self._give_back(legs)
-        except BaseException:  # an interrupt: what they owe dies with them, also where somebody keeps this exception
+        except BaseException:  # an interrupt: what they owe dies with them, also where the exception is kept
             for connection in [connection for leg in legs for connection in leg.connections]:
                 connection.close()
             self._bundles.clear()  # these must not keep one open that was just let go of, and is nobody's any more
