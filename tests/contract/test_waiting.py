@@ -22,7 +22,7 @@ HELP_SECONDS = 8.0  # a waiter that is not told looks again after that time
 
 
 def has_come(hubs: Hubs) -> bool:
-    """Whether a message is in a waiter's queue, or at a socket that the waiter itself will read."""
+    """Return whether a message is in a waiter's queue, or at a socket that the waiter itself will read."""
     ears = [one._ear for hub in hubs.all() for one in hub.subscriptions if one._ear is not None]
     is_woken = any(not waiter.wakes.empty() for waiter in hubs.waiters())
     return is_woken or any(ear.channel.wait(0.0) for ear in ears if ear.is_led or isinstance(ear.channel, LoopChannel))
@@ -151,7 +151,7 @@ class Line:
         self.rig.until(partial(self.has, f":{owner}.", self.rig.masters), f"{owner} is queued")
 
     def has(self, waiter: str, masters: int) -> bool:
-        """Whether a waiter whose name contains `waiter` is queued on so many masters."""
+        """Return whether a waiter whose name contains `waiter` is queued on so many masters."""
         queues = [
             self.rig.ask(master, "ZRANGE", f"{key_of(self.name)}:queue", 0, -1) for master in range(self.rig.masters)
         ]
@@ -174,7 +174,7 @@ class Line:
 
 @pytest.mark.parametrize("misses", [1, 2])
 def test_a_waiter_that_can_not_act_loses_its_turn(misses: int, rig: Rig, name: str, driver: str) -> None:
-    """Its thread, or its event loop, stands still as its turn comes: a signal handler takes long, say.
+    """Threads or event loops of waiters may stand still when the turn comes: a signal handler takes long, say.
 
     It comes back to its old place once, and the second time to the end of the queue.
     """
@@ -242,7 +242,7 @@ def test_a_waiter_that_can_not_act_loses_its_turn(misses: int, rig: Rig, name: s
 def ends_in_time(
     rig: Rig, call: Callable[[], object], seconds: float, at_step: Callable[[str], object] = lambda _: None
 ) -> None:
-    """Whether a call is over within `seconds`, and never waits for what may last longer.
+    """Return whether a call is over within `seconds`, and never waits for what may last longer.
 
     `at_step` is told each of its steps. A thread may stand still between its first look at the clock and a later one
     from which it counts: so only a wait that is half as long again is too long, but in virtual time.

@@ -1,4 +1,4 @@
-"""What the referee knows of each hold and of each call: whether its owner believes in it, and who was queued before."""
+"""Beliefs: whether the owner of each hold believes in the hold, and which waiters were queued before each call."""
 
 from collections.abc import Iterable
 
@@ -31,7 +31,7 @@ class Belief:
     was_lost: bool = False  # at some moment its owner did not believe in it
 
     def is_believed(self) -> bool:
-        """Whether its owner believes now that it has the lock; notes when it does not."""
+        """Return whether the hold's owner believes now that it has the lock; note when it does not."""
         if self.is_over or self.process.is_dead:
             return False
         has_it = self.hold.remaining(self.process.local()) > 0
@@ -69,11 +69,11 @@ def queued(sessions: Iterable[tuple[Process, Session]]) -> tuple[tuple[Process, 
 
 
 def still_waits(session: Session, waiter: Waiter, *, masters_move: bool) -> bool:
-    """Whether it waits still, and hears every master where these move: others pass it until it has subscribed anew."""
+    """Return whether the waiter still waits, and hears every master where these move: others pass it until it subscribes anew."""
     hubs = [hub for hub in session.hubs.all() if hub.waiters.get(waiter.owner) is waiter]
     return any(hears_everyone(hub) or not masters_move for hub in hubs)
 
 
 def hears_everyone(hub: AnyHub) -> bool:
-    """Whether it is subscribed to every master."""
+    """Return whether the client is subscribed to every master."""
     return all(one.is_confirmed for one in hub.subscriptions)

@@ -15,12 +15,12 @@ LOCK_KEY = f"lock:{{{LOCK}}}".encode()
 
 
 def is_of(session: Session, owner: bytes) -> bool:
-    """Whether an owner is of that client: of its threads, or of one of its loops."""
+    """Return whether an owner is of that client: of its threads, or of one of its loops."""
     return f"{client_name(owner).decode()}.".startswith(f"{session.client_id}.")
 
 
 def undone(servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]]) -> Iterator[str]:
-    """What attempts have left when all threads have released the lock, and leases have not ended yet."""
+    """Yield what attempts have left when all threads have released the lock, and leases have not ended yet."""
     for server in servers:
         found = server.master.contents(LOCK_KEY)
         queue = [waiter for waiter, _ in server.master.contents(LOCK_KEY + b":queue") or []]
@@ -57,7 +57,7 @@ def released(servers: Sequence[Server], belief: Belief) -> Iterator[str]:
 
 
 def miscounted(servers: Sequence[Server], belief: Belief, levels: int) -> Iterator[str]:
-    """Whether fewer than a quorum of the masters have this count of a hold."""
+    """Yield a text if fewer than a quorum of the masters have this count of a hold."""
     counts = [server.master.contents(belief.hold.keys.lock) for server in servers]
     right = sum(isinstance(found, dict) and found == {belief.hold.owner: b"%d" % levels} for found in counts)
     if right < quorum_of(len(servers)):
@@ -65,7 +65,7 @@ def miscounted(servers: Sequence[Server], belief: Belief, levels: int) -> Iterat
 
 
 def given_to(process: Process, servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]]) -> list[float]:
-    """How long the holds of a process's clients last on the masters (s): none of its threads may know of them."""
+    """Return how long (s) the holds of a process's clients last on the masters, also unknown holds."""
     own = [session for one, session in sessions if one is process]
     owners = [(server.master, owner) for server in servers for owner in server.master.contents(LOCK_KEY) or ()]
     return [
@@ -84,7 +84,7 @@ def voteless(servers: Sequence[Server]) -> Iterator[str]:
 
 
 def in_the_end(servers: Sequence[Server]) -> Iterator[str]:
-    """What masters still have when every lease is over."""
+    """Yield what masters still have when every lease is over."""
     for server in servers:
         keys = server.master.keys()
         left = [key for key in keys if not key.endswith((b":token", b"master"))]

@@ -38,7 +38,7 @@ class Line(Connection):
 
 
 class FakeMaster:
-    """Has a line to the test."""
+    """Connect to the test."""
 
     index = 0
     address = "a"

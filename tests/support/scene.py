@@ -21,7 +21,7 @@ POLL_SECONDS = 0.0002  # thousands of scenes are played
 
 
 def until(predicate: Callable[[], object], *, within: float = LONG, what: str) -> None:
-    """As `support.until`, but it looks more often."""
+    """Wait as `support.until` does, but look more often."""
     end = time.monotonic() + within
     while not predicate():
         assert time.monotonic() < end, f"not within {within} s: {what}"
@@ -82,7 +82,7 @@ class Scene:
         return waiter
 
     def sleep(self, waiter: Waiter, seconds: float = LONG) -> None:
-        """As a call does that waits."""
+        """Sleep as a call does that waits."""
         waiter.park(self.reading.clock() + seconds, 1, lambda: 0.0)
 
     def sleeps(self, name: str) -> Waiter:
@@ -109,7 +109,7 @@ class Scene:
         return waiter in self.reading._role.values()
 
     def has_heard(self, name: str, within: float = LONG) -> bool:
-        """Whether `name` has heard its message; or must look again, because the connection was given up."""
+        """Return whether `name` has heard its message, or must look again, because the connection was given up."""
         try:
             until(lambda: name in self.heard or self.ear.error is not None, within=within, what="a message")
         except AssertionError:

@@ -15,7 +15,7 @@ from relock._core.hold import FOREVER
 from relock._core.lock_spec import HANDED_LEASE_SECONDS
 
 TURN_SECONDS = HANDED_LEASE_SECONDS  # from the first telling to the loss of the place; what was given has ended by then
-LOOK_SECONDS = 0.25  # between two looks at who has missed its turn, at least
+LOOK_SECONDS = 0.25  # between two looks at which waiters have missed their turns, at least
 LATE_SECONDS = 0.5  # a thread that wakes later than this was stopped, or its whole process was
 PAUSES_MAX = 16  # so many of the latest pauses are known
 TICKETS_KEPT = 1  # how often a waiter that has missed its turn gets its place back

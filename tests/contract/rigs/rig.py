@@ -1,4 +1,4 @@
-"""What the contract's tests are written against: a driver, its masters, and the lines between them."""
+"""Rig of the contract's tests: a driver, its masters, and the lines between them."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ SOON = 30.0  # seconds after which a failure is one; less than a lease
 
 
 class Interrupted(BaseException):
-    """What the tests raise in the middle of something; nothing in relock knows it."""
+    """Exception that the tests raise in the middle of something; nothing in relock knows the class."""
 
 
 class Running(Protocol):
@@ -98,7 +98,7 @@ class Rig(ABC):
         return counts
 
     def agree_on(self, name: str, count: int) -> bool:
-        """Whether a quorum has this hold count, and no master another one.
+        """Return whether a quorum has this hold count, and no master another one.
 
         One that was being connected when the lock was taken has nothing: it is given the hold by the next renewal.
         """
@@ -106,23 +106,23 @@ class Rig(ABC):
         return counts.count(count) >= self.quorum and set(counts) <= {0, count}
 
     def holders(self, name: str) -> list[list[bytes]]:
-        """Who has the lock, on each master."""
+        """Return the holders of the lock, on each master."""
         return [self.ask(master, "HKEYS", key_of(name)) for master in range(self.masters)]
 
     def queued(self, name: str) -> list[int]:
-        """How many wait, on each master."""
+        """Return the number of waiters, on each master."""
         return [self.ask(master, "ZCARD", f"{key_of(name)}:queue") for master in range(self.masters)]
 
     def is_queued(self, name: str) -> bool:
-        """Whether somebody waits, on a quorum."""
+        """Return whether a waiter is queued, on a quorum."""
         return sum(map(bool, self.queued(name))) >= self.quorum
 
     def queues_are(self, name: str, count: int) -> bool:
-        """Whether so many wait, on every master."""
+        """Return whether so many wait, on every master."""
         return self.queued(name) == [count] * self.masters
 
     def is_free(self, name: str) -> bool:
-        """Whether nothing is left of the lock anywhere, but for its token."""
+        """Return whether nothing is left of the lock anywhere, but for its token."""
         keys = [f"{key_of(name)}{part}" for part in ("", ":queue", ":waiters")]
         return not any(self.ask(master, "EXISTS", *keys) for master in range(self.masters))
 
@@ -131,11 +131,11 @@ class Rig(ABC):
         self.until(lambda: self.is_free(name), f"nothing is left anywhere after {after}")
 
     def occupy(self, master: int, name: str) -> None:
-        """Somebody else has the lock on this master."""
+        """Give the lock on this master to another owner."""
         self.ask(master, "HSET", key_of(name), "somebody:else", 1)
 
     def vacate(self, name: str) -> None:
-        """That somebody has gone."""
+        """Take the lock from that other owner."""
         for master in range(self.masters):
             self.ask(master, "HDEL", key_of(name), "somebody:else")
 
@@ -179,7 +179,7 @@ class Rig(ABC):
         )
 
     def until_heard_by_all(self, client: Client) -> None:
-        """Until every master counts the client as listening: a call goes on once a quorum does."""
+        """Wait until every master counts the client as listening: a call goes on once a quorum does."""
         subscriptions = [one for hub in client._session.hubs.all() if hub.is_attended for one in hub.subscriptions]
         self.until(lambda: all(one.is_confirmed for one in subscriptions), "it listens to every master")
 
@@ -207,18 +207,18 @@ class Rig(ABC):
 
     @abstractmethod
     def go_silent(self) -> None:
-        """From now on nothing comes through any line, in neither direction; nothing breaks."""
+        """Let nothing through any line from now on, in neither direction; nothing breaks."""
 
 
 class Failures(logging.Handler):
-    """What relock's background threads log as errors: a test must end without any."""
+    """Errors that relock's background threads log: a test must end without any."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
+        """Keep a record of the log."""
         self.found.append(self.format(record))
 
 
@@ -235,16 +235,16 @@ def calls(name: str, *scripts: str) -> Match:
 
 
 def all_struck(faults: Sequence[Fault]) -> bool:
-    """Whether each of these has found its request."""
+    """Return whether each of these has found its request."""
     return all(fault.struck.is_set() for fault in faults)
 
 
 def all_done(faults: Sequence[Fault]) -> bool:
-    """Whether each of these is over."""
+    """Return whether each of these is over."""
     return all(fault.done.is_set() for fault in faults)
 
 
 def release_all(faults: Sequence[Fault]) -> None:
-    """Lets go what these hold."""
+    """Let go what these faults hold."""
     for fault in faults:
         fault.release()

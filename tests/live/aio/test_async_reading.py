@@ -1,4 +1,4 @@
-"""Who hears the wake-ups of tasks: their loop alone, which delays nobody else while it stands still."""
+"""Wake-ups of tasks: their loop alone hears them, and delays no other waiter while the loop stands still."""
 
 import asyncio
 import select
@@ -16,19 +16,19 @@ from relock._core.flows.acquire import HEARTBEAT_SECONDS
 
 
 async def takes(client: AsyncClient, name: str) -> None:
-    """Waits for the lock, and lets it go."""
+    """Wait for the lock, and release it."""
     async with client.lock(name):
         pass
 
 
 async def queued(client: AsyncClient, name: str, count: int = 1) -> None:
-    """So many wait for the lock."""
+    """Have so many tasks wait for the lock."""
     while len((await client.info(name)).queue) != count:
         await asyncio.sleep(0.002)
 
 
 async def warm(client: AsyncClient, name: str) -> None:
-    """Has its loop subscribe: some task has waited."""
+    """Have the loop subscribe: some task has waited."""
     async with client.lock(name):
         task = asyncio.create_task(takes(client, name))
         await queued(client, name)
@@ -37,7 +37,7 @@ async def warm(client: AsyncClient, name: str) -> None:
 
 @contextmanager
 def held(server: Server, name: str) -> Iterator[threading.Event]:
-    """Another client has the lock, until the event is set."""
+    """Let another client have the lock, until the event is set."""
     may_end, has = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -56,14 +56,14 @@ def held(server: Server, name: str) -> Iterator[threading.Event]:
 
 
 def called(server: Server, command: str) -> int:
-    """How often the server has carried out a command."""
+    """Return how often the server has carried out a command."""
     with server.client() as plain:
         found = plain.info("commandstats").get(f"cmdstat_{command}")
     return int(found["calls"]) if found else 0
 
 
 def listening(server: Server, client: AsyncClient | Client) -> int:
-    """How many subscriptions the client has."""
+    """Return how many subscriptions the client has."""
     with server.client() as plain:
         names = [one["name"] for one in plain.client_list() if one["sub"] == "1"]
     return names.count(client._session.connection_name)

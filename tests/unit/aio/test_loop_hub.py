@@ -56,7 +56,7 @@ class Scene:
         self.begin_loop()
 
     def begin_loop(self) -> None:
-        """Another loop, which has a hub; the last one must be closed."""
+        """Make another loop, which has a hub; the last one must be closed."""
         self.runner = asyncio.Runner(loop_factory=self._new_loop)
         self.loop = self.runner.get_loop()
         self.hub: LoopHub = hub_for(self.session, Inboxes(self.loop, THREADS.clock, Pulse(FOREVER)))
@@ -100,7 +100,7 @@ class Scene:
         self.run(self.until(is_so))
 
     def said(self) -> bytes:
-        """What the client has sent over the last line since it was asked last."""
+        """Return what the client has sent over the last line since the last call."""
         with suppress(BlockingIOError):
             self.lines[-1].server.setblocking(False)
             return self.lines[-1].server.recv(10_000)
@@ -179,7 +179,7 @@ def test_a_connection_that_has_ended_is_replaced_and_the_last_message_heard(scen
 
 
 def test_a_connection_that_was_reset_is_found_though_the_loop_is_not_told(scene: Scene) -> None:
-    """Where a connection breaks by an error, libuv stops looking at it, and uvloop calls nobody."""
+    """On an error of a connection libuv stops looking at it, and uvloop calls no reader."""
     scene.listen()
     scene.master.server.close()  # it has not read what it was sent, so this resets the connection
     scene.hub.tend()
@@ -238,7 +238,7 @@ def test_the_subscription_moves_when_another_thread_finds_the_master_elsewhere(s
 
 
 def test_the_next_loop_reads_on_where_the_last_one_was_closed(scene: Scene) -> None:
-    """What has come between the two, also half of a message, is for those that wait no more, or for who comes now."""
+    """Messages between the two, also half of one, are for waiters that have left, or for the one that comes now."""
     scene.listen()
     scene.hub.forget(WAITER)
     scene.master.server.sendall(GRANT + WAKE[:20])
@@ -257,7 +257,7 @@ def test_the_next_loop_reads_on_where_the_last_one_was_closed(scene: Scene) -> N
 
 
 def test_the_next_loop_finds_at_once_that_the_connection_has_ended(scene: Scene) -> None:
-    """Else its first waiter would be queued where nobody hears of it."""
+    """A loop without that would queue its first waiter where no message reaches it."""
     scene.listen()
     scene.end_loop()
     scene.master.server.close()
@@ -325,7 +325,7 @@ def test_a_forked_child_closes_its_copy_without_a_word_to_the_loop(
 
 
 def test_an_interrupt_of_the_loops_thread_loses_no_message() -> None:
-    """It strikes at every instruction: the next look finds what was taken, or gives the connection up."""
+    """An interrupt strikes at every instruction: the next look finds what was taken, or gives the connection up."""
     for raise_at in range(1, 10_000):
         scene = Scene(asyncio.new_event_loop)
         waiter = scene.listen()

@@ -1,4 +1,4 @@
-"""What a task waits for wakes it, from wherever it is put in."""
+"""Inboxes of loops: what a task waits for wakes the task, from any thread that puts it in."""
 
 import asyncio
 import signal

@@ -12,7 +12,7 @@ from relock._runtime.aio.foreground import Foreground
 
 @pytest.mark.parametrize("has_left", [True, False])
 def test_a_loop_hears_what_has_come_before_it_answers_and_has_places_given_back(*, has_left: bool) -> None:
-    """What comes of that counts as told since the question."""
+    """Messages of that answer count as told since the question."""
     foreground: Any = object.__new__(Foreground)
     done: list[object] = []
     foreground.pulse = pulse = Pulse(FOREVER)

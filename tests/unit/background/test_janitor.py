@@ -1,4 +1,4 @@
-"""Which of its tasks the janitor does again, and which not; the tests carry them out by hand."""
+"""Janitor: which of its tasks are done again, and which not; the tests carry them out by hand."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -108,7 +108,7 @@ def test_the_janitor_gives_up_a_master_that_it_can_not_tell_for_long() -> None:
 def test_nobody_is_accused_before_a_step_is_told_that_another_thread_has_seen(
     told: list[ClockStep], *, waits: bool, is_first: bool
 ) -> None:
-    """It may be the same step, and so our own. The janitor waits for that thread, but not for ever."""
+    """Threads may have seen the same step, which is then our own. The janitor waits for them, but not without end."""
     session: Any = FakeSession([b"quarantined", 0, 1])
     session.steps += told
     session.masters[1].offset.stepped_at = 9.9
@@ -165,7 +165,7 @@ def test_an_interrupt_of_a_thread_that_brings_a_check_holds_nothing_up() -> None
 
 @pytest.mark.parametrize("meanwhile", ["drain", "clock"])
 def test_a_check_that_comes_while_the_janitor_looks_at_others_does_not_keep_later_ones_asleep(meanwhile: str) -> None:
-    """It may see to that one as well, at once: then it has nothing to wake up for, and the next one must wake it."""
+    """Janitors may make such a check at once: then nothing is left to wake for, and the next check must wake them."""
     session: Any = FakeSession(None)
     janitor = quiet_janitor(session)
     janitor.look_later(CHECK)
@@ -227,7 +227,7 @@ class Full(Machine):
 
 
 def test_checks_are_made_though_the_first_came_when_no_thread_could_be_started() -> None:
-    """Nothing else may ever come for the janitor, and each release may bring a check."""
+    """Checks may be all that ever comes for the janitor, and each release may bring one."""
     session: Any = FakeSession([b"quarantined", 0, 1])
     session.masters, session.hubs, session.platform, session.clock = (), Hubs(), Full(), time.monotonic
     janitor = Janitor(session)
@@ -283,7 +283,7 @@ def test_a_count_that_is_to_be_settled_as_the_last_one_is_done_is_settled() -> N
 
 
 def test_a_count_that_was_written_before_others_were_void_is_written_again_however_late_the_answers_come() -> None:
-    """Another count may have arrived after it, while its answers were on their way."""
+    """Counts may have arrived after that one, while its answers were on their way."""
     session: Any = FakeSession([b"counted", 0])
     session.seconds, session.hubs = 0.08, Hubs()
     janitor = Janitor(session)
@@ -380,7 +380,7 @@ def test_a_waiter_gets_its_place_back_from_an_undo_as_long_as_it_waits(
 
 
 def test_a_grant_that_was_published_before_a_close_is_given_back_before_the_janitor_ends() -> None:
-    """Its waiter has left, and nobody reads the message once the client is closed."""
+    """Waiters have left, and no thread reads the message once the client is closed."""
     session: Any = Waiting(waits=False, leaves=False)
     janitor, published = Janitor(session), [UNDO]
     session.masters = ()
@@ -418,7 +418,7 @@ def test_an_undo_that_was_sent_before_the_not_after_time_is_sent_again_however_l
 
 
 def test_waiters_that_leave_together_are_taken_out_in_one_round() -> None:
-    """With one round for each, a slow master would keep the janitor from the heartbeat for those that stay."""
+    """Rounds for each waiter, on a slow master, would keep the janitor from the heartbeat for those that stay."""
     session: Any = Waiting(waits=False, leaves=True)
     owners = [b"me:%d" % number for number in range(30)]
     session.waiters = dict.fromkeys(owners, SimpleNamespace(wake=session.wake))

@@ -237,7 +237,7 @@ def test_a_waiter_that_has_no_ticket_yet_leaves_as_well(scene: Scene) -> None:
 
 
 def test_all_waiters_of_a_silent_loop_leave_the_last_ones_first_and_come_back_when_it_turns(scene: Scene) -> None:
-    """Else the script that gives up one place would tell the next of them."""
+    """Scripts that give up one place would otherwise tell the next of them."""
     pulse = scene.add_loop()
     for number in (1, 2, 3):
         scene.add(number, pulse)
@@ -266,7 +266,7 @@ def test_a_loop_that_answers_keeps_the_places_of_its_tasks(scene: Scene) -> None
 
 
 def test_a_task_whose_loop_hears_late_has_missed_its_turn(scene: Scene) -> None:
-    """What has come for it lies unread while the loop stands still, and is heard before the loop answers."""
+    """Messages for the loop lie unread while it stands still, and are heard before it answers."""
     pulse = scene.add_loop()
     waiter = scene.add(1, pulse)
     scene.play_until(TOLD_AT + TURN_SECONDS)

@@ -1,4 +1,4 @@
-"""How the hub reads messages: wake-ups, grants, and what only looks like one."""
+"""Messages as the hub reads them: wake-ups, grants, and what only looks like one."""
 
 import gc
 import weakref
@@ -170,7 +170,7 @@ def test_a_waiter_that_is_forgotten_leads_no_more(hub: ThreadHub) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_who_closes_hears_what_slower_masters_give_to_a_waiter_that_was_just_served(told: Told, count: int) -> None:
-    """With the last waiter gone, nobody may read for a moment; a lone master has given what it gives."""
+    """After the last waiter no reader may be there for a moment; a lone master has given what it gives."""
     masters = cast("tuple[Master, ...]", tuple(FakeMaster() for _ in range(count)))
     hub, asked = ThreadHub("me", "lock", masters, THREADS, told), list[object]()
     hub.register(WAITER, KEYS)
@@ -183,7 +183,7 @@ def test_who_closes_hears_what_slower_masters_give_to_a_waiter_that_was_just_ser
 
 
 def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(hub: ThreadHub, told: Told) -> None:
-    """Its releaser may wait for slow masters longer than we do; the book tells whether the hold goes on."""
+    """Releasers may wait for slow masters longer than we do; the book tells whether the hold goes on."""
     hub.register(WAITER, KEYS)
     hub.forget(WAITER, served=_hold(b"me:1@3000~ab.7", late_until=NOW - 0.5))
     hub.message(1, GRANT)
@@ -207,7 +207,7 @@ def test_what_ends_a_hold_that_was_released_brings_its_token(hub: ThreadHub, tol
 
 
 def test_a_very_late_message_ends_no_hold_that_is_held_or_being_released(hub: ThreadHub, told: Told) -> None:
-    """It is out of the book while its release is under way: if it was ended now, the release would find it lost."""
+    """Holds are out of the book while their release is under way: if they ended now, they would count as lost."""
     hub.register(WAITER, KEYS)
     hold = _hold(b"me:1@3000~ab.7", late_until=NOW - 0.5, count=1)
     hub.forget(WAITER, served=hold)
@@ -311,7 +311,7 @@ def gives(master: int) -> Callable[[Waiter], object]:
     ],
 )
 def test_a_waiter_with_the_grant_of_one_master_waits_longer_for_a_quorum(messages: list[Any], ends: float) -> None:
-    """It must give back a grant of too few masters; a waiter that was only woken loses nothing if it asks at once."""
+    """Grants of too few masters must be given back; a waiter that was only woken loses nothing if it asks at once."""
     queue = Messages(*messages)
     queue.waiter.park(10.0, 2, lambda: 0.1)
     assert queue.now == pytest.approx(ends)

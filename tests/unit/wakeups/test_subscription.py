@@ -53,7 +53,7 @@ def test_a_message_whose_beginning_comes_with_the_confirmation_is_heard(hub: Thr
 
 
 def test_the_last_message_before_the_end_is_heard(hub: ThreadHub, master: FakeMaster) -> None:
-    """It may be a grant, which no other message tells of."""
+    """Messages may be grants, which no other message tells of."""
     subscription = hub.subscriptions[0]
     waiter = hub.register(WAITER, KEYS)
     master.server.sendall(CONFIRMED)
@@ -69,7 +69,7 @@ def test_the_last_message_before_the_end_is_heard(hub: ThreadHub, master: FakeMa
 def test_a_subscription_moves_when_another_socket_finds_the_master_elsewhere(
     hub: ThreadHub, master: FakeMaster
 ) -> None:
-    """Its server may answer pings for ever, and pass on what is published elsewhere."""
+    """Servers of a subscription may answer pings without end, while messages are published elsewhere."""
     subscription = hub.subscriptions[0]
     master.server.sendall(CONFIRMED)
     subscription.step()
@@ -111,7 +111,7 @@ def test_a_subscription_that_hears_of_another_incarnations_grant_is_opened_anew(
 def test_a_connection_that_was_under_way_when_the_client_was_closed_is_closed(
     hub: ThreadHub, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its server would count the client as a listener until Python collects the client."""
+    """Servers would count the client as a listener until Python collects the client."""
     subscription = hub.subscriptions[0]
 
     def connect(line: Line) -> socket.socket:
@@ -128,7 +128,7 @@ def test_a_connection_that_was_under_way_when_the_client_was_closed_is_closed(
 def test_a_connection_that_was_about_to_be_made_when_the_client_was_closed_is_closed(
     hub: ThreadHub, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a Sentinel is asked first, that takes a while; and there is nothing yet that `stop` could close."""
+    """Sentinels are asked first, which takes a while; and there is nothing yet that `stop` could close."""
     subscription = hub.subscriptions[0]
 
     def raw_connection() -> Line:
@@ -146,7 +146,7 @@ def test_a_connection_that_was_about_to_be_made_when_the_client_was_closed_is_cl
 def test_a_leader_that_stands_still_with_what_it_has_taken_is_deposed(
     hub: ThreadHub, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing lies at the socket then."""
+    """Sockets have nothing unread then."""
     subscription, now, deposed = hub.subscriptions[0], [50.0], list[object]()
     master.server.sendall(CONFIRMED)
     subscription.step()
