@@ -179,7 +179,7 @@ def test_a_connection_that_has_ended_is_replaced_and_the_last_message_heard(scen
 
 
 def test_a_connection_that_was_reset_is_found_though_the_loop_is_not_told(scene: Scene) -> None:
-    """On an error of a connection libuv stops looking at it, and uvloop calls no reader."""
+    """An error of a connection makes libuv stop looking at it, and uvloop calls no reader."""
     scene.listen()
     scene.master.server.close()  # it has not read what it was sent, so this resets the connection
     scene.hub.tend()

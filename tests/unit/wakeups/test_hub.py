@@ -170,7 +170,7 @@ def test_a_waiter_that_is_forgotten_leads_no_more(hub: ThreadHub) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_who_closes_hears_what_slower_masters_give_to_a_waiter_that_was_just_served(told: Told, count: int) -> None:
-    """After the last waiter no reader may be there for a moment; a lone master has given what it gives."""
+    """The hub may have no reader for a moment after the last waiter; a lone master has given what it gives."""
     masters = cast("tuple[Master, ...]", tuple(FakeMaster() for _ in range(count)))
     hub, asked = ThreadHub("me", "lock", masters, THREADS, told), list[object]()
     hub.register(WAITER, KEYS)
