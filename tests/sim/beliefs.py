@@ -69,7 +69,7 @@ def queued(sessions: Iterable[tuple[Process, Session]]) -> tuple[tuple[Process, 
 
 
 def still_waits(session: Session, waiter: Waiter, *, masters_move: bool) -> bool:
-    """Return whether the waiter still waits, and hears every master; one that does not is passed over until it subscribes."""
+    """Return whether the waiter still waits, and hears every master; one that does not is passed over."""
     hubs = [hub for hub in session.hubs.all() if hub.waiters.get(waiter.owner) is waiter]
     return any(hears_everyone(hub) or not masters_move for hub in hubs)
 
