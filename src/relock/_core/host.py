@@ -79,8 +79,8 @@ class WaiterRegister(Waiters, Protocol):
         """Return how often the waiter `owner` was told, and did not look for as long as a turn lasts."""
 
 
-class Token(Protocol):
-    """Queue of a caller that waits at a gate: a token there is a reason to look."""
+class TokenQueue(Protocol):
+    """Queue of a caller that waits, with a token for each reason to look; a `queue.SimpleQueue`, for a thread."""
 
     def put(self, item: None, /) -> None:
         """Add a token."""
@@ -92,16 +92,16 @@ class Token(Protocol):
 class CallGates(Protocol):
     """Gates at which the calls of one owner take turns, as calls see them."""
 
-    def try_enter(self, record: CallRecord, key: HoldKey, who: object) -> bool:
-        """Let `who` in if it need not wait; return whether it is in."""
+    def try_enter(self, record: CallRecord, key: HoldKey, caller: object) -> bool:
+        """Let `caller` in if it need not wait; return whether it is in."""
 
     def enter(self, record: CallRecord, key: HoldKey, until: float) -> bool:
         """Have the caller wait until `until` at most; return whether it is in."""
 
     def wait(
-        self, record: CallRecord, key: HoldKey, until: float, who: object, wakes: Token
+        self, record: CallRecord, key: HoldKey, until: float, caller: object, tokens: TokenQueue
     ) -> Generator[float, None, bool]:
-        """Yield for how long to wait for a token in `wakes`, again and again; return whether `who` is in."""
+        """Yield for how long to wait for a token in `tokens`, again and again; return whether `caller` is in."""
 
     def leave(self, record: CallRecord) -> None:
         """Take the call of `record` from its gate, and let the next caller in."""

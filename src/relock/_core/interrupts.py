@@ -29,7 +29,7 @@ class _Errand:
         self._open_ones = open_ones
 
     def empty(self) -> bool:
-        """Return True, as `Token` asks: an errand is always ready to look."""
+        """Return True, as `TokenQueue` asks: an errand is always ready to look."""
         return True
 
     def put(self, _token: None = None, /) -> None:

@@ -24,13 +24,13 @@ from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import Machine
 from relock._runtime.masters.connections import Connection
-from relock._runtime.masters.fan_out import CROWDED_SECONDS, FanOut, Leg
-from relock._runtime.masters.lines import LOOK_SECONDS, Line
+from relock._runtime.masters.fan_out import CROWDED_SECONDS, LOOK_SECONDS, FanOut, Leg
 from relock._runtime.masters.master import Master, Reconnector
 from relock._runtime.masters.opener import Opener
 from relock._runtime.masters.pool import UNUSED_SECONDS
 from relock._runtime.masters.pool import Pool as RealPool
 from relock._runtime.net.node import Node
+from relock._runtime.wait_queue import Entry
 
 TIME = 1.0  # seconds that a call has
 ANSWER: Answer = ([b"done"],)
@@ -351,35 +351,11 @@ def test_two_calls_at_once_open_no_more_connections_than_there_may_be() -> None:
 # The line -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_waiter_is_served_first() -> None:
-    desk = Desk()
-    line = Line(desk)
-    first, second = line.place(200.0), line.place(200.0)
-    line.join(first)
-    line.join(second)
-    assert [line.is_first(place, 100.0) for place in (second, first)] == [False, True]
-    line.wake()
-    assert (len(cast("Wakes", first.wakes)), len(cast("Wakes", second.wakes))) == (1, 0)
-    line.leave(first)
-    assert line.is_first(second, 100.0)
-    assert len(cast("Wakes", second.wakes)) == 1, "it is its turn, and it is told"
-
-
-def test_a_waiter_that_died_or_timed_out_is_passed_over() -> None:
-    line = Line(Desk())
-    dead, late, last = line.place(200.0), line.place(150.0), line.place(200.0)
-    for place in (dead, late, last):
-        line.join(place)
-    del dead, place
-    assert not line.is_first(last, 149.0)
-    assert line.is_first(last, 151.0)
-
-
 def test_a_newcomer_does_not_pass_those_that_wait() -> None:
     pool = Pool(1)
     taken = pool.take(1)
     order: list[str] = []
-    waiting = pool.master.pool.line.place(pool.desk.now + 10.0)
+    waiting = Entry(pool.desk.queue())
     pool.master.pool.line.join(waiting)
     pool.end(taken)
 

@@ -36,9 +36,9 @@ class Waiting:
 
     def __init__(self, gates: Gates, who: str) -> None:
         self.record = CallRecord()
-        self.wakes: SimpleQueue[None] = SimpleQueue()
+        self.tokens: SimpleQueue[None] = SimpleQueue()
         assert not gates.try_enter(self.record, KEY, who)
-        self._waiting = gates.wait(self.record, KEY, FOREVER, who, self.wakes)
+        self._waiting = gates.wait(self.record, KEY, FOREVER, who, self.tokens)
         assert not self.is_in()
 
     def is_in(self) -> bool:
@@ -58,8 +58,8 @@ def test_the_first_in_line_comes_in_first_and_is_woken_for_it(gates: Gates) -> N
     inside, second, third = come(gates, FIRST), Waiting(gates, SECOND), Waiting(gates, THIRD)
     assert not gates.try_enter(CallRecord(), KEY, "another")
     gates.leave(inside)
-    assert not second.wakes.empty()
-    assert third.wakes.empty()
+    assert not second.tokens.empty()
+    assert third.tokens.empty()
     assert not third.is_in()
     assert second.is_in()
     gates.leave(second.record)
@@ -80,7 +80,7 @@ def test_who_gives_up_hands_the_turn_on(gates: Gates) -> None:
     inside, second, third = come(gates, FIRST), Waiting(gates, SECOND), Waiting(gates, THIRD)
     gates.leave(inside)
     second.give_up()
-    assert not third.wakes.empty()
+    assert not third.tokens.empty()
     assert third.is_in()
 
 
@@ -154,7 +154,7 @@ def test_a_place_whose_call_is_abandoned_keeps_nobody(gates: Gates) -> None:
     inside, gone, third = come(gates, FIRST), Waiting(gates, SECOND), Waiting(gates, THIRD)
     gates.leave(gone.record)
     gates.leave(inside)
-    assert not third.wakes.empty()
+    assert not third.tokens.empty()
     assert third.is_in()
 
 

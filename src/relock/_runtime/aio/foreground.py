@@ -27,6 +27,7 @@ from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.cluster import Cluster
 from relock._runtime.masters.master import Master
 from relock._runtime.session.session import Session
+from relock._runtime.wait_queue import Entry
 from relock._runtime.wakeups.waiter import Waiter
 
 Flow = Generator[Step, Any, Any]
@@ -269,20 +270,21 @@ class Foreground:
 
     async def _hears(self, until: float) -> bool:
         """Wait until a quorum confirms the subscription; return whether it does by `until`."""
-        hub, rung = self._hub, self._inbox()
-        hub.confirmed.join(rung)  # Mark, then look: a change after the look rings
+        hub, inbox = self._hub, self._inbox()
+        entry = Entry(inbox)
+        hub.confirmed.join(entry)  # Mark, then look: a change after the look wakes this task
         try:
-            with _AtRest(self, rung):
+            with _AtRest(self, inbox):
                 while not hub.is_confirmed():
                     left = until - self._clock()
                     if left <= 0:
                         return False
                     with suppress(Empty):
-                        await rung.take(until)
+                        await inbox.take(until)
                     self.check_open()
             return True
         finally:
-            hub.confirmed.leave(rung)
+            hub.confirmed.leave(entry)
 
     async def _park(self, park: Park) -> list[Handed]:
         """Sleep as `Park` says. Ten thousand tasks may sleep here: so one frame, with its state on the inbox."""

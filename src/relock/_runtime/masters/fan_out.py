@@ -14,6 +14,7 @@ threads would open a thousand connections.
 
 from collections import deque
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from relock._core.asking import PATIENT_PART, Panel, Part, check_usable, grace_seconds
@@ -23,10 +24,11 @@ from relock._runtime.masters.bundle import Bundle
 from relock._runtime.masters.cluster import Cluster
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
-from relock._runtime.masters.lines import LOOK_SECONDS, Place
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
+from relock._runtime.wait_queue import Entry
 
+LOOK_SECONDS = 0.02  # between two looks of a call that waits for a connection: one that broke wakes nobody
 CROWDED_SECONDS = 0.1  # a call that could ask a quorum waits this long for the others
 
 
@@ -200,27 +202,30 @@ class FanOut:
         """
         leg.give_back(self._clock())
         line, until = leg.line, leg.round.until
-        place = line.place(until)
+        tokens: SimpleQueue[None] = self._platform.queue()
+        entry = Entry(tokens, until=until)
         content_at = min(self._clock() + CROWDED_SECONDS, until)
         try:
-            line.join(place)
-            while not self._takes_turn(leg, place, content_at):
+            line.join(entry)
+            while not self._takes_turn(leg, entry, content_at):
                 if leg.connections:
                     leg.give_back(self._clock())
-                    place.calm()  # what it gives back itself is no reason to look again at once
+                    while not tokens.empty():  # what it gives back itself is no reason to look again at once
+                        tokens.get_nowait()
                 now = self._clock()
                 if now >= until:
                     return False
-                place.sleep(until - now)
+                with suppress(Empty):
+                    tokens.get(timeout=min(until - now, LOOK_SECONDS))
             return True
         finally:
-            line.leave(place)
+            line.leave(entry)
 
-    def _takes_turn(self, leg: Leg, place: Place, content_at: float) -> bool:
+    def _takes_turn(self, leg: Leg, entry: Entry, content_at: float) -> bool:
         """Take connections if the call is first, or has waited until a quorum will do; return whether they suffice."""
         now, masters = self._clock(), leg.masters
         is_content = now >= content_at and len(masters) > 1
-        if not is_content and not leg.line.is_first(place, now):
+        if not is_content and leg.line.first(now) is not entry:
             return False
         full = sum(master.pool.is_full for master in masters)
         if full and (not is_content or len(masters) - full < self._panel.quorum):

@@ -14,11 +14,11 @@ from relock._core.hold import FOREVER
 from relock._keys import LockKeys
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
-from relock._runtime.masters.lines import Line
 from relock._runtime.masters.living import Living
 from relock._runtime.masters.opener import Opener
 from relock._runtime.masters.round import Pending
 from relock._runtime.net.failures import is_break, is_refusal
+from relock._runtime.wait_queue import WaitQueue
 from relock._scripts import Prepared
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Pool:
         self.facts = opener.facts
         self._clock = opener.clock
         self._node_timeout = opener.node_timeout
-        self.line = Line(opener.platform)
+        self.line = WaitQueue()
         # What was used last is at the end, and is used next: those that nobody needs gather at the beginning.
         self._idle: deque[Connection] = deque()
         self._own_idle: deque[Connection] = deque()
@@ -258,7 +258,7 @@ class Pool:
         else:
             self._idle.append(connection)
             if self.line.waiting:
-                self.line.wake()
+                self.line.wake_first()
         if now >= self.sweep_at:
             self.sweep(now)
 

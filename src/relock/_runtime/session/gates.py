@@ -5,8 +5,7 @@ a task has other tasks carry out its calls. A thread that is inside may come in 
 otherwise wait for the thread that it has interrupted. A gate exists while a caller is inside or in line.
 
 An exception may strike a thread between any two instructions, so no lock of Python's is taken. The caller inside is a
-value in a dictionary, set by ``dict.setdefault``; so is the line, once there is one. The line has weak references to
-its places, so that a place dies with a caller that was struck before it could leave.
+value in a dictionary, set by ``dict.setdefault``; so is the line, a `WaitQueue`, once there is one.
 
 A task whose event loop stands still can't leave. A caller that waits behind such a task asks the loop. About a second
 later, if the loop has not answered, the task gives way: its call is undone, as that of a cancelled task is, and begins
@@ -15,34 +14,22 @@ task in line that gives way loses its place.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from queue import Empty
 from typing import Any
-from weakref import ref
 
 from relock._core.book import HoldKey
 from relock._core.call_record import LOOK_SECONDS, SILENT_SECONDS, CallRecord
+from relock._core.host import TokenQueue
 from relock._owner import loop_of, runs_on
 from relock._runtime.platform import Platform
-from relock._runtime.wakeups.bell import Rung
+from relock._runtime.wait_queue import Entry, WaitQueue
 
 AHEAD_MAX = 16  # places in line whose event loops are asked at once: thousands may be in line, and each looks
 _INSIDE, _LINE = "inside", "line"
 _NOBODY = None, None
-
-
-class _Place:
-    """One caller's place in a line; while `who` waits there, `wakes` gets a token for each reason to look."""
-
-    __slots__ = ("__weakref__", "is_waiting", "wakes", "who")
-
-    def __init__(self, wakes: Rung, who: object) -> None:
-        self.wakes = wakes
-        self.who = who
-        self.is_waiting = True
 
 
 class _Gate:
@@ -51,32 +38,32 @@ class _Gate:
     __slots__ = ("_state",)
 
     def __init__(self, state: dict[str, Any]) -> None:
-        self._state = state  # the call inside; and the line, also with places that wait no more: see `first`
+        self._state = state  # the caller inside, and the line
 
-    def line_up(self, place: _Place) -> None:
-        """Put a place at the end of the line."""
-        line: deque[ref[_Place]] = self._state.get(_LINE) or self._state.setdefault(_LINE, deque())
-        line.append(ref(place))
+    def line(self) -> WaitQueue:
+        """Return the line of callers that wait to come in."""
+        line: WaitQueue = self._state.get(_LINE) or self._state.setdefault(_LINE, WaitQueue())
+        return line
 
-    def may_pass(self, who: object) -> bool:
-        """Return whether `who` need not stand in line: the line is empty, or `who` is inside or the first in line.
+    def may_pass(self, caller: object) -> bool:
+        """Return whether `caller` need not wait: the line is empty, or `caller` is inside or the first in line.
 
         The last two cases occur in a signal handler. The interrupted call continues when the handler returns, so the
         handler must not wait for it.
         """
         first = self.first()
-        return first is None or first.who is who or self._state.get(_INSIDE, _NOBODY)[0] is who
+        return first is None or first.caller is caller or self._state.get(_INSIDE, _NOBODY)[0] is caller
 
-    def try_enter(self, record: CallRecord, who: object) -> bool:
-        """Let `who` in, with the call of `record`, if nobody else is inside; note both in one step.
+    def try_enter(self, record: CallRecord, caller: object) -> bool:
+        """Let `caller` in, with the call of `record`, if nobody else is inside; note both in one step.
 
         A task has one call at a time. An overtaken call may be inside still; the next one waits until it is undone.
         """
-        caller, call = self._state.setdefault(_INSIDE, (who, record))
-        return call is record or (caller is who and record.task is None)
+        inside, call = self._state.setdefault(_INSIDE, (caller, record))
+        return call is record or (inside is caller and record.task is None)
 
     def inside(self) -> tuple[object, CallRecord | None]:
-        """Return who is inside, with its call."""
+        """Return the caller inside, with its call."""
         inside: tuple[object, CallRecord | None] = self._state.get(_INSIDE, _NOBODY)
         return inside
 
@@ -95,50 +82,26 @@ class _Gate:
         if state.get(_INSIDE, _NOBODY)[1] is record:
             state.pop(_INSIDE, None)
         if _LINE in state:
-            self.wake()
+            state[_LINE].wake_first()
 
-    def is_turn_of(self, place: _Place) -> bool:
-        """Return whether no other caller waits before `place`."""
+    def is_turn_of(self, entry: Entry) -> bool:
+        """Return whether no other caller waits before `entry`."""
         first = self.first()
-        return first is place or (first is not None and first.who is place.who)
-
-    def wake(self) -> None:
-        """Have the first in line look."""
-        first = self.first()
-        if first is not None and first.wakes.empty():
-            first.wakes.put(None)
+        return first is entry or (first is not None and first.caller is entry.caller)
 
     def is_kept_by(self, loop: object) -> bool:
         """Return whether a task of that event loop is inside, or in line."""
-        places = [reference() for reference in self._state.get(_LINE, deque()).copy()]
-        callers = [self._state.get(_INSIDE, _NOBODY)[0], *(place.who for place in places if place is not None)]
-        return any(runs_on(who, loop) for who in callers)
+        callers = [self._state.get(_INSIDE, _NOBODY)[0], *(entry.caller for entry in self._state.get(_LINE, ()))]
+        return any(runs_on(caller, loop) for caller in callers)
 
-    def ahead_of(self, place: _Place) -> list[_Place]:
-        """Return the first places that wait, of those before that one."""
-        line: deque[ref[_Place]] = self._state.get(_LINE, deque())
-        places = [reference() for reference in islice(line.copy(), AHEAD_MAX)]
-        waiting = [one for one in places if one is not None and one.is_waiting]
-        return waiting[: waiting.index(place)] if place in waiting else waiting
-
-    def first(self) -> _Place | None:
-        """Return the first place that waits; remove the places before it that wait no more: there may be thousands."""
-        line: deque[ref[_Place]] | None = self._state.get(_LINE)
-        while line:
-            try:
-                reference = line[0]
-            except IndexError:  # another thread has just taken out the last one
-                return None
-            place = reference()
-            if place is not None and place.is_waiting:
-                return place
-            with suppress(ValueError):  # another thread has taken it out
-                line.remove(reference)
-        return None
+    def first(self) -> Entry | None:
+        """Return the first in line."""
+        line: WaitQueue | None = self._state.get(_LINE)
+        return None if line is None else line.first()
 
 
-#: The gate of a call, the gate's key, the caller, and the place in line, if any. No class: that would cost a call.
-Admission = tuple[_Gate, HoldKey, object, _Place | None]
+#: The gate of a call, the gate's key, the caller, and its entry in the line, if any. No class: that would cost a call.
+Admission = tuple[_Gate, HoldKey, object, Entry | None]
 
 
 class Gates:
@@ -161,17 +124,17 @@ class Gates:
         Raises:
             RuntimeError: the thread would wait for a task of the event loop that it runs, and so for itself.
         """
-        who = self._platform.current()
-        if self.try_enter(record, key, who):
+        caller = self._platform.current()
+        if self.try_enter(record, key, caller):
             return True
         self._check_loop(key)
-        wakes: Any = self._platform.queue()
-        waiting = self.wait(record, key, until, who, wakes)
+        tokens: Any = self._platform.queue()
+        waiting = self.wait(record, key, until, caller, tokens)
         try:
             while True:
                 seconds = next(waiting)
                 with suppress(Empty):
-                    wakes.get(timeout=seconds)
+                    tokens.get(timeout=seconds)
         except StopIteration as end:
             return bool(end.value)
         finally:
@@ -185,17 +148,17 @@ class Gates:
                 "same owner=, and could not go on while this thread waits for it; use an AsyncClient here as well"
             )
 
-    def try_enter(self, record: CallRecord, key: HoldKey, who: object) -> bool:
-        """Let `who` in if it need not wait; return whether it is in."""
+    def try_enter(self, record: CallRecord, key: HoldKey, caller: object) -> bool:
+        """Let `caller` in if it need not wait; return whether it is in."""
         gate = self._gates.get(key)
         if gate is None:
-            own = _Gate({_INSIDE: (who, record)})
-            record.gate = own, key, who, None  # Note, then send: an interrupt must find the gate that is entered
+            own = _Gate({_INSIDE: (caller, record)})
+            record.gate = own, key, caller, None  # Note, then send: an interrupt must find the gate that is entered
             gate = self._gates.setdefault(key, own)
             if gate is own:
                 return True
-        record.gate = gate, key, who, None  # as above
-        if gate.may_pass(who) and gate.try_enter(record, who):
+        record.gate = gate, key, caller, None  # as above
+        if gate.may_pass(caller) and gate.try_enter(record, caller):
             if self._gates.get(key) is gate:
                 return True
             gate.leave(record)
@@ -203,48 +166,46 @@ class Gates:
         return False
 
     def wait(
-        self, record: CallRecord, key: HoldKey, until: float, who: object, wakes: Rung
+        self, record: CallRecord, key: HoldKey, until: float, caller: object, tokens: TokenQueue
     ) -> Generator[float, None, bool]:
-        """Yield for how long to wait for a token in `wakes`, again and again; return whether `who` is in."""
+        """Yield for how long to wait for a token in `tokens`, again and again; return whether `caller` is in."""
         while True:
             gate = self._gates.get(key) or self._gates.setdefault(key, _Gate({}))
-            place, is_in = _Place(wakes, who), False
-            admission = record.gate = gate, key, who, place  # as above
-            gate.line_up(place)
+            line, entry, is_in = gate.line(), Entry(tokens, caller), False
+            admission = record.gate = gate, key, caller, entry  # as above
+            line.join(entry)
             try:
-                while place.is_waiting and not (gate.is_turn_of(place) and gate.try_enter(record, who)):
+                while entry.is_waiting and not (gate.is_turn_of(entry) and gate.try_enter(record, caller)):
                     left = until - self._platform.clock()
                     if left <= 0:
                         record.gate = None
                         return False
-                    if not self._gives_way(gate, place):
+                    if not self._gives_way(gate, entry):
                         yield min(left, LOOK_SECONDS)
-                is_in = place.is_waiting  # else this caller has given way, and lines up anew
+                is_in = entry.is_waiting  # else this caller has given way, and lines up anew
             finally:
-                place.is_waiting = False
-                if is_in:
-                    gate.wake()  # a token for the first in line may have come to this place, which is first no more
-                else:
+                line.leave(entry)
+                if not is_in:
                     self._go_by(record, admission)
             if is_in and self._gates.get(key) is gate:
                 return True
             gate.leave(record)
 
-    def _gives_way(self, gate: _Gate, place: _Place) -> bool:
-        """Have tasks ahead of `place` give way whose event loops stand still; return whether one in line has by now."""
-        stuck = [one for one in gate.ahead_of(place) if self._is_stuck(one.who)]
-        for one in stuck:
-            one.is_waiting = False
-        who, record = gate.inside()
-        if record is not None and self._is_stuck(who):
+    def _gives_way(self, gate: _Gate, entry: Entry) -> bool:
+        """Have tasks before `entry` give way whose event loops stand still; return whether one in line has by now."""
+        line = gate.line()
+        ahead = islice(takewhile(lambda one: one is not entry, line), AHEAD_MAX)
+        stuck = [one for one in ahead if self._is_stuck(one.caller)]
+        caller, record = gate.inside()
+        if record is not None and self._is_stuck(caller):
             self.overtake(record)  # the next caller is woken when the call is undone
         if stuck:
-            gate.wake()
+            line.leave(*stuck)
         return bool(stuck)
 
-    def _is_stuck(self, who: object) -> bool:
+    def _is_stuck(self, caller: object) -> bool:
         """Return whether a caller is a task of an event loop that stands still; the loop that looks does not."""
-        loop = loop_of(who)
+        loop = loop_of(caller)
         return loop is not None and loop is not self._platform.loop() and self._stands_still(loop)
 
     def _stands_still(self, loop: asyncio.AbstractEventLoop) -> bool:
@@ -267,15 +228,15 @@ class Gates:
 
     def _go_by(self, record: CallRecord, admission: Admission) -> None:
         """Take a caller from the line. The last one comes in for a moment: nobody else would remove the gate."""
-        gate, _, who, _ = admission
+        gate, _, caller, _ = admission
         if gate.first() is None:
-            gate.try_enter(record, who)
+            gate.try_enter(record, caller)
         self._leave(record, *admission)
 
-    def _leave(self, record: CallRecord, gate: _Gate, key: HoldKey, _who: object, place: _Place | None) -> None:
+    def _leave(self, record: CallRecord, gate: _Gate, key: HoldKey, _caller: object, entry: Entry | None) -> None:
         """Leave a gate; first remove it if nobody else is there, so that later callers make a new one."""
-        if place is not None:
-            place.is_waiting = False  # a task of a closed loop never leaves its place itself
+        if entry is not None:
+            entry.is_waiting = False  # a task of a closed loop never leaves the line itself
         if gate.is_left_empty(record) and self._gates.get(key) is gate:
             self._gates.pop(key, None)
         gate.leave(record)

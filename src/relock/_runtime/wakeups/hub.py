@@ -22,7 +22,7 @@ from relock._keys import LockKeys, lock_keys
 from relock._owner import readable
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
-from relock._runtime.wakeups.bell import Bell
+from relock._runtime.wait_queue import WaitQueue
 from relock._runtime.wakeups.reading import Reading
 from relock._runtime.wakeups.subscription import Subscription, ThreadSubscription
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
@@ -87,10 +87,10 @@ class Hub(ABC, Generic[S]):
         waiters: by their owners' names.
         subscriptions: in the order of the masters.
         reading: arranges which thread reads the subscriptions, where threads do.
-        confirmed: rings when a subscription is confirmed.
+        confirmed: the callers that wait for a subscription to be confirmed.
     """
 
-    confirmed: Bell
+    confirmed: WaitQueue
     names: Iterator[bytes]
     reading: Reading
     subscriptions: tuple[S, ...]
@@ -111,7 +111,7 @@ class Hub(ABC, Generic[S]):
         self.subscriptions = tuple(self.subscription_to(master) for master in masters)
         self._masters = masters
         self._quorum = quorum_of(len(masters))
-        self.confirmed = Bell(platform)
+        self.confirmed = WaitQueue()
         self._served: dict[bytes, Served] = {}
         self._left_at = NEVER  # when a waiter last left to which a master may give the lock yet
         self._sweep_at = SERVED_UNSWEPT
@@ -207,7 +207,7 @@ class Hub(ABC, Generic[S]):
         for subscription in self.subscriptions:
             subscription.ensure()
             confirmed += subscription.is_confirmed
-        return confirmed >= self._quorum or self.confirmed.wait_for(self.is_confirmed, until)
+        return confirmed >= self._quorum or self.confirmed.wait_for(self.is_confirmed, until, self.platform)
 
     def is_confirmed(self) -> bool:
         """Return whether a quorum has confirmed the subscription."""
@@ -287,8 +287,8 @@ class Hub(ABC, Generic[S]):
             waiter.wake()
 
     def subscribed(self) -> None:
-        """Ring `confirmed`, and tell the listener that a subscription is confirmed."""
-        self.confirmed.ring()
+        """Wake those that wait for a subscription, and tell the listener that one is confirmed."""
+        self.confirmed.wake_all()
         self._listener.subscribed()
 
     def catch_up(self, until: float) -> None:

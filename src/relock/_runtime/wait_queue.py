@@ -1,0 +1,112 @@
+"""Queue of callers that wait: the first that came has the first turn.
+
+Nothing is handed over. A caller that waits is woken by a token, and looks for itself. So an exception that strikes
+between any two instructions loses no more than the place of the caller that it strikes. Each step is one operation of a
+deque, or of a queue of tokens. `threading.Event` and `threading.Condition` have a lock of Python's inside, and such an
+exception could leave it taken.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from weakref import ref
+
+from attrs import define
+
+from relock._core.hold import FOREVER
+from relock._core.host import TokenQueue
+from relock._core.quorum import NEVER
+from relock._runtime.platform import Platform
+
+
+@define(eq=False, repr=False)
+class Entry:
+    """Entry of one caller.
+
+    Attributes:
+        tokens: gets a token for each reason to look.
+        caller: the thread or task that waits, where others must know it.
+        until: our time after which `WaitQueue.first` passes the entry over, whatever has become of the caller.
+        is_waiting: False once the caller has left.
+    """
+
+    tokens: TokenQueue
+    caller: object = None
+    until: float = FOREVER
+    is_waiting: bool = True
+
+
+class WaitQueue:
+    """Queue of callers that wait, each by its `Entry`.
+
+    Attributes:
+        waiting: weak references to the entries, also of callers that have left: `first` removes those. An entry dies
+            with a caller that was struck before it could leave.
+    """
+
+    waiting: deque[ref[Entry]]
+
+    def __init__(self) -> None:
+        self.waiting = deque()
+
+    def join(self, entry: Entry) -> None:
+        """Put an entry at the end of the queue."""
+        self.waiting.append(ref(entry))
+
+    def leave(self, *entries: Entry) -> None:
+        """Take entries out, and wake the first of the others: a token for it may have come to one of these."""
+        for entry in entries:
+            entry.is_waiting = False
+        self.wake_first()
+
+    def first(self, now: float = NEVER) -> Entry | None:
+        """Return the first entry that still waits at `now`; remove those before it: there may be thousands."""
+        while True:
+            try:
+                reference = self.waiting[0]
+            except IndexError:
+                return None
+            entry = reference()
+            if entry is not None and entry.is_waiting and entry.until >= now:
+                return entry
+            with suppress(ValueError):  # another thread has removed it
+                self.waiting.remove(reference)
+
+    def wake_first(self) -> None:
+        """Have the first caller look."""
+        first = self.first()
+        if first is not None and first.tokens.empty():
+            first.tokens.put(None)
+
+    def wake_all(self) -> None:
+        """Have every caller look."""
+        for entry in self:
+            if entry.tokens.empty():  # else the caller has yet to look
+                entry.tokens.put(None)
+
+    def wait_for(self, is_so: Callable[[], bool], until: float, platform: Platform) -> bool:
+        """Have the calling thread wait until `is_so()`, until `until` at most; return whether it is.
+
+        The thread that makes it true must call `wake_all` afterwards.
+        """
+        tokens: SimpleQueue[None] = platform.queue()
+        entry = Entry(tokens)
+        try:
+            self.join(entry)  # Mark, then look: a change after the look wakes this thread
+            while not is_so():
+                left = until - platform.clock()
+                if left <= 0:
+                    return False
+                with suppress(Empty):
+                    tokens.get(timeout=left)
+            return True
+        finally:
+            self.leave(entry)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield the entries that wait, the first one first."""
+        for reference in self.waiting.copy():
+            entry = reference()
+            if entry is not None and entry.is_waiting:
+                yield entry
