@@ -7,7 +7,7 @@ from typing import Any
 
 from relock._core.book import Book
 from relock._runtime.masters.connections import Connection
-from relock._runtime.masters.living import Living
+from relock._runtime.masters.live_set import LiveSet
 from relock._runtime.masters.master import Master
 from relock._runtime.net.parse import parse_nodes
 from relock._runtime.session.session import Session
@@ -89,7 +89,7 @@ def _master(master: Master, child: Process) -> Master:
     connections: Any = dict.fromkeys(_connection(connection, child) for connection in open_)
     own = copy(master)
     own.pool = copy(master.pool)
-    own.pool._connections, own.pool._own_connections = connections, Living()
+    own.pool._connections, own.pool._own_connections = connections, LiveSet()
     own.pool._idle, own.pool._own_idle = deque(), deque()
     return own
 

@@ -521,7 +521,7 @@ def test_connections_that_are_opened_meanwhile_do_not_keep_the_others_from_being
     connections = [master.pool.open() for _ in range(3)]
 
     def open_another(frame: FrameType, event: str, _: Any) -> None:
-        if "living" in frame.f_code.co_filename and event in ("call", "c_call") and len(node.lines) < 20:
+        if "live_set" in frame.f_code.co_filename and event in ("call", "c_call") and len(node.lines) < 20:
             with suppress(redis.ConnectionError):
                 connections.append(master.pool.open())
 

@@ -14,7 +14,7 @@ from relock._core.hold import FOREVER
 from relock._keys import LockKeys
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
-from relock._runtime.masters.living import Living
+from relock._runtime.masters.live_set import LiveSet
 from relock._runtime.masters.opener import Opener
 from relock._runtime.masters.round import Pending
 from relock._runtime.net.failures import is_break, is_refusal
@@ -49,9 +49,9 @@ class Pool:
         # What was used last is at the end, and is used next: those that nobody needs gather at the beginning.
         self._idle: deque[Connection] = deque()
         self._own_idle: deque[Connection] = deque()
-        self._connections: Living[Connection] = Living()  # all connections for calls, in use or idle
-        self._own_connections: Living[Connection] = Living()  # those beside
-        self._loop_connections: Living[Connection] = Living()  # those of event loops
+        self._connections: LiveSet[Connection] = LiveSet()  # all connections for calls, in use or idle
+        self._own_connections: LiveSet[Connection] = LiveSet()  # those beside
+        self._loop_connections: LiveSet[Connection] = LiveSet()  # those of event loops
         self._connections_max = opener.options.max_connections
         self.sweep_at = FOREVER
         self._is_closed = False

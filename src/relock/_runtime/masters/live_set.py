@@ -11,7 +11,7 @@ from weakref import ref
 T = TypeVar("T")
 
 
-class Living(Generic[T]):
+class LiveSet(Generic[T]):
     """Set of objects that does not keep them alive. Each step is one operation of a set of references."""
 
     def __init__(self) -> None:
