@@ -34,7 +34,7 @@ from relock._options import (
     set_options,
 )
 from relock._runtime.machine import THREADS
-from relock._runtime.masters.errors import NETWORK_ERRORS, understood
+from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.master import Master
 from relock._runtime.net.green import warning_of_greenlets
 from relock._runtime.net.parse import Nodes, parse_nodes, warning_of_number
@@ -335,7 +335,7 @@ class Client:
         """Return the run_id of a master. Note if it lacks commands, or if waiters hear of no release there."""
         from relock._doctor.check import KINDS, look_at
 
-        with understood():
+        with protocol_errors():
             run_id, problems = look_at(master.opener.node, self._options.prefix, master.node_timeout)
         for kind in KINDS:
             master.facts.problems.pop(kind, None)

@@ -9,7 +9,7 @@ from relock._core.flows.quarantine import NOBODY
 from relock._core.master_facts import as_guard_ms
 from relock._doctor.asking import ask, close
 from relock._keys import lock_keys, master_key
-from relock._runtime.masters.errors import NETWORK_ERRORS, understood
+from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.net.failures import failure_of
 from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
@@ -119,7 +119,7 @@ def lower_guard(node: Node, prefix: str, timeout: float, marker: Marker) -> Look
 def _on_connection(node: Node, timeout: float, do: Callable[[RawConnection], Look]) -> Look:
     raw = node.raw_connection(timeout)
     try:
-        with understood():
+        with protocol_errors():
             raw.connect()
             return do(raw)
     except NETWORK_ERRORS as error:

@@ -17,7 +17,7 @@ from relock._errors import ConfigurationError
 from relock._keys import LockKeys
 from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
 from relock._runtime.aio.on_thread import on_thread
-from relock._runtime.masters.errors import NETWORK_ERRORS, understood
+from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.master import Master
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.loop_channel import LoopChannel
@@ -65,7 +65,7 @@ class LoopSubscription(Subscription):
 
     def _connect(self) -> Subscribed:
         """Open a connection and subscribe, on a thread."""
-        with understood():
+        with protocol_errors():
             raw = self._master.opener.raw_connection()
             try:
                 raw.connect()

@@ -22,7 +22,7 @@ from relock._core.master_facts import UNKNOWN, Back, Down, MasterFacts, News, Pr
 from relock._core.routing import Redirect, Routed
 from relock._errors import ConfigurationError
 from relock._options import ClientOptions
-from relock._runtime.masters.errors import NETWORK_ERRORS, understood
+from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.opener import MasterListener, Opener
 from relock._runtime.masters.pool import Pool
@@ -219,7 +219,7 @@ class Cluster(Master):
                 break
             self._sources = [*(one for one in self._sources if one is not node), node]
             try:
-                with understood():
+                with protocol_errors():
                     ranges = ranges_of(node, self.node_timeout)
             except NETWORK_ERRORS as error:
                 failure = error

@@ -11,7 +11,7 @@ NETWORK_ERRORS = (redis_errors.RedisError, OSError)
 
 
 @contextmanager
-def understood() -> Iterator[None]:
+def protocol_errors() -> Iterator[None]:
     """Turn an error of redis-py or ours over a reply that no server gives into an error of the connection.
 
     Raises:

@@ -11,7 +11,7 @@ from redis import exceptions as redis_errors
 from relock._core.effects import Failure
 from relock._core.master_facts import Down, Moved, News, Problem, Stepped
 from relock._errors import ConfigurationError
-from relock._runtime.masters.errors import NETWORK_ERRORS, understood
+from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.opener import Opener
 from relock._runtime.masters.pool import Pool
 from relock._runtime.net.failures import is_break
@@ -150,7 +150,7 @@ class Master:
                     opened.append(self.opener.raw_connection())
                     self._connect(opened[0])
                 opened[0].send_command("SCAN", cursor, "MATCH", pattern, "COUNT", count, check_health=False)
-                with understood():
+                with protocol_errors():
                     following, keys = opened[0].read_response()
                     return following, [key.decode(errors="replace") for key in keys]
             except BaseException:
@@ -180,7 +180,7 @@ class Master:
         return ask()
 
     def _connect(self, raw: RawConnection) -> None:
-        with understood():
+        with protocol_errors():
             raw.connect()
         for words in self.opener.naming:
             raw.send_command(*words, check_health=False)

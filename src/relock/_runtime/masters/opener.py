@@ -10,7 +10,7 @@ from relock._core.effects import Failure
 from relock._core.master_facts import INTRODUCTION, MasterFacts, News
 from relock._core.socket_facts import SocketFacts
 from relock._options import ClientOptions
-from relock._runtime.masters.errors import understood
+from relock._runtime.masters.errors import protocol_errors
 from relock._runtime.net.failures import failure_of
 from relock._runtime.net.green import check_threads
 from relock._runtime.net.node import Node
@@ -85,7 +85,7 @@ class Opener:
         self.act(news)
         self.facts.check_independent()
 
-    @understood()
+    @protocol_errors()
     def open(self, raw: RawConnection, shown: SocketFacts) -> None:
         """Connect, and learn what a script must be told of this socket.
 

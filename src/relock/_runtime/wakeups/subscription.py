@@ -13,7 +13,7 @@ from relock._core.master_facts import NAMELESS, UNKNOWN, InDoubt
 from relock._core.quorum import NEVER
 from relock._errors import ConfigurationError
 from relock._keys import client_channel
-from relock._runtime.masters.errors import NETWORK_ERRORS, understood
+from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.master import Master
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.raw_connection import RawConnection
@@ -293,7 +293,7 @@ class ThreadSubscription(Service, Subscription):
             elif self.is_confirmed:
                 raise redis_errors.ConnectionError("it was closed")
             else:
-                with understood():
+                with protocol_errors():
                     self._connect()
         except (*NETWORK_ERRORS, ConfigurationError) as error:
             self._wait(self._lost(error))
