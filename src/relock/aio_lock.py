@@ -119,8 +119,8 @@ class AsyncLock(Holding):
             try:
                 flow = foreground.calls.acquire(record, self._spec, who, until)
                 outcome: Outcome | None = await foreground.run(flow, record, until)
-                if session.unsaid:
-                    session.say_warnings()
+                if session.pending_warnings:
+                    session.raise_pending_warnings()
                 if outcome is not None:
                     self._refusal(outcome)
                 break
@@ -129,8 +129,8 @@ class AsyncLock(Holding):
             except BaseException as error:
                 if not record.is_overtaken:
                     session.interrupted_of_tasks.abandon(record)
-                if session.unsaid:
-                    session.say_warnings(beside=error)
+                if session.pending_warnings:
+                    session.raise_pending_warnings(beside=error)
                 raise
         if outcome is None:
             return True
@@ -176,8 +176,8 @@ class AsyncLock(Holding):
             elif record.hold is None:
                 self._undo_release(CallRecord(), who, error)
             raise
-        if session.unsaid:
-            session.say_warnings()
+        if session.pending_warnings:
+            session.raise_pending_warnings()
 
     def _undo_release(self, record: CallRecord, who: Who, error: BaseException) -> None:
         """Leave the gate after an error of the release's own; have it carried out in the background after another."""

@@ -243,7 +243,7 @@ class Client:
 
     def _agree(self, name: str, answers: inspect_flows.MasterReplies) -> LockInfo:
         """Return what a quorum of `answers` to a look agree on; raise `QuorumError` if these are too few."""
-        self._session.say_warnings(stacklevel=4)
+        self._session.raise_pending_warnings(stacklevel=4)
         info = inspect_flows.agree(name, answers)
         if info is None:
             raise self._no_quorum(name, answers)
@@ -267,7 +267,7 @@ class Client:
 
     def _agree_on_end(self, name: str, answers: inspect_flows.MasterReplies) -> None:
         """Raise `QuorumError` if `answers` to a forced release are too few."""
-        self._session.say_warnings(stacklevel=4)
+        self._session.raise_pending_warnings(stacklevel=4)
         if sum(isinstance(answer, list) for answer in answers) < quorum_of(len(answers)):
             raise self._no_quorum(name, answers)
 
@@ -327,7 +327,7 @@ class Client:
             raise quorum_error(None, failures, quorum_of(len(self._session.masters)), answered)
         for addresses in shared_servers(run_ids):
             raise ConfigurationError(one_server(addresses), option="nodes")
-        self._session.say_warnings()
+        self._session.raise_pending_warnings()
         problems = [text for master in self._session.masters for text in master.facts.problems.values()]
         return (*problems, *(f"{failure.master}: {failure.why}" for failure in failures))
 

@@ -88,16 +88,16 @@ class Lock(Holding):
             try:
                 who = self._named_owner or session.platform.who()
                 outcome = session.run(session.calls.acquire(record, self._spec, who, session.clock() + limit))
-                if session.unsaid:
-                    session.say_warnings()
+                if session.pending_warnings:
+                    session.raise_pending_warnings()
                 return outcome is None or self._refusal(outcome)
             except BaseException:
                 session.interrupted.abandon(record)
                 raise
         except BaseException as error:
             session.interrupted.abandon_again(record)
-            if session.unsaid:
-                session.say_warnings(beside=error)
+            if session.pending_warnings:
+                session.raise_pending_warnings(beside=error)
             raise
 
     def release(self) -> None:
@@ -125,8 +125,8 @@ class Lock(Holding):
         except BaseException:
             session.interrupted.give_up_again(record, self.name, self._who(), 1)
             raise
-        if self._client._session.unsaid:
-            self._client._session.say_warnings()
+        if self._client._session.pending_warnings:
+            self._client._session.raise_pending_warnings()
 
     def __enter__(self) -> Self:
         """Take the lock, waiting for the lock's own ``timeout=`` at most.
@@ -141,8 +141,8 @@ class Lock(Holding):
             try:
                 who = self._named_owner or session.platform.who()
                 outcome = session.run(session.calls.acquire(record, self._spec, who, session.clock() + self._longest))
-                if session.unsaid:
-                    session.say_warnings()
+                if session.pending_warnings:
+                    session.raise_pending_warnings()
                 if outcome is None or self._refusal(outcome):
                     return self
                 raise self._timeout_error(outcome)
@@ -151,8 +151,8 @@ class Lock(Holding):
                 raise
         except BaseException as error:
             session.interrupted.abandon_again(record)
-            if session.unsaid:
-                session.say_warnings(beside=error)
+            if session.pending_warnings:
+                session.raise_pending_warnings(beside=error)
             raise
 
     def __exit__(
@@ -185,8 +185,8 @@ class Lock(Holding):
         except BaseException:
             session.interrupted.give_up_again(record, self.name, self._who(), 1)
             raise
-        if kind is None and self._client._session.unsaid:
-            self._client._session.say_warnings()
+        if kind is None and self._client._session.pending_warnings:
+            self._client._session.raise_pending_warnings()
 
     if not TYPE_CHECKING:  # a type checker must see no `__aenter__`, and so refuses `async with`
 

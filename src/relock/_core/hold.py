@@ -66,7 +66,7 @@ class Hold:
         "_cuts",
         "_healed_on",
         "_silent",
-        "_unsaid",
+        "_unreported",
         "answers",
         "bodies",
         "callbacks",
@@ -153,7 +153,7 @@ class Hold:
         self.is_stalled = False
         self.taker: Taker | None = None
         self.loss: Loss | None = None
-        self._unsaid = [True]
+        self._unreported = [True]
         self._cuts: dict[int, ClockStep] = {}
         self._healed_on: frozenset[int] = frozenset()
         self._awaited: set[int] = set()  # masters that have not granted the hold yet
@@ -231,7 +231,7 @@ class Hold:
             self.loss = Loss(self.keys.name, owner, self.token, self.count, reason, now - self.granted_at)
         self.renew_at = FOREVER
         try:
-            self._unsaid.pop()  # `pop` is atomic: of two threads that find the loss, one reports it
+            self._unreported.pop()  # `pop` is atomic: of two threads that find the loss, one reports it
         except IndexError:
             return None
         return self.loss

@@ -151,7 +151,7 @@ def test_a_loss_that_an_interrupt_keeps_from_being_said_is_one_all_the_same(monk
             raise Interrupt
 
     one = hold()
-    monkeypatch.setattr(one, "_unsaid", Struck([True]))
+    monkeypatch.setattr(one, "_unreported", Struck([True]))
     with pytest.raises(Interrupt):
         one.lose(EXPIRED, 9.5)
     assert one.loss is not None

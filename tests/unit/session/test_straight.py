@@ -304,7 +304,7 @@ class Play:
             ],
             "watch_at": session.watchdog._pokes.qsize(),
             "started": set(session.platform.started),  # again and again: here none of them runs
-            "unsaid": list(session.unsaid),
+            "pending_warnings": list(session.pending_warnings),
         }
 
 

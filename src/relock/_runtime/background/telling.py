@@ -242,15 +242,15 @@ def _handle(logger: logging.Logger, made: logging.LogRecord, args: tuple[Any, ..
     logger.handle(record)
 
 
-def warn_caller(unsaid: deque[str], stacklevel: int, beside: BaseException | None) -> None:
-    """Warn of all that is `unsaid`, on the thread of a caller whose call has done its work.
+def warn_caller(texts: deque[str], stacklevel: int, beside: BaseException | None) -> None:
+    """Warn of each of the `texts`, on the thread of a caller whose call has done its work.
 
     There a `warnings.showwarning` that hangs harms nobody else. Where a filter makes an error of a warning, the caller
     undoes what the call has done, as after any other error. That error does not replace an exception in `beside`.
     """
-    while unsaid:
+    while texts:
         try:
-            text = unsaid.popleft()
+            text = texts.popleft()
         except IndexError:  # another thread has said the last one
             return
         try:

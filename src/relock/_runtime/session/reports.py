@@ -32,7 +32,7 @@ class ReportedSession(SessionView, Protocol):
     janitor: Janitor
     may_be_handed: bool
     options: ClientOptions
-    unsaid: deque[str]
+    pending_warnings: deque[str]
     watchdog: Watchdog
 
     def services(self) -> Iterator[Service]:
@@ -123,7 +123,7 @@ class Reports(MasterListener):
         if any(service.is_caller() for service in session.services()):
             session.platform.log.warn(text)
         else:
-            session.unsaid.append(text)
+            session.pending_warnings.append(text)
 
     def sweep_by(self, moment: float) -> None:
         """Have the watchdog look by `moment` (our time) for connections that nobody needs."""

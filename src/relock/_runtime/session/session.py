@@ -43,7 +43,7 @@ from relock._runtime.wakeups.waiter import Waiter
 logger = logging.getLogger(__name__)
 event_logger = logging.getLogger("relock.events")
 
-UNSAID_MAX = 100  # warnings that wait for a caller
+PENDING_WARNINGS_MAX = 100  # warnings that wait for a caller
 sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()  # those of this process, until nothing refers to them
 
 
@@ -63,7 +63,7 @@ class Session(Driver):
         is_ending: True while the session is being closed because the interpreter ends.
         is_half_closed: True if an interrupt came before the end of a `close`.
         reports: hears of everything that happens to the masters.
-        unsaid: what callers must be warned of.
+        pending_warnings: what callers must be warned of.
     """
 
     gates: Gates
@@ -86,7 +86,7 @@ class Session(Driver):
         self.events = Teller(platform, "relock-events")
         is_heard = event_logger.isEnabledFor if options.on_event is None else bool
         self.logs_events = partial(is_heard, logging.DEBUG)
-        self.unsaid: deque[str] = deque(maxlen=UNSAID_MAX)
+        self.pending_warnings: deque[str] = deque(maxlen=PENDING_WARNINGS_MAX)
         self.is_ending = self.is_half_closed = self.has_warned_of_loops = False
         self.closers = itertools.count()
         self.hubs = Hubs()
@@ -214,7 +214,7 @@ class Session(Driver):
             self.events.hand(self.options.on_event, event, is_ordinary=is_ordinary)
         self.platform.log.write(event_logger, logging.DEBUG if is_ordinary else logging.WARNING, "%s", event)
 
-    def say_warnings(self, stacklevel: int = 3, *, beside: BaseException | None = None) -> None:
+    def raise_pending_warnings(self, stacklevel: int = 3, *, beside: BaseException | None = None) -> None:
         """Warn a caller, whose call has done its work, of what was found, as `telling.warn_caller` does.
 
         Args:
@@ -222,7 +222,7 @@ class Session(Driver):
             beside: the error that the call ends with.
         """
         if beside is None or isinstance(beside, RelockError):  # an interrupt is in a hurry
-            warn_caller(self.unsaid, stacklevel + 1, beside)
+            warn_caller(self.pending_warnings, stacklevel + 1, beside)
 
 
 _ORDINARY_EVENTS = (Granted, NotGranted, Released, MasterBack)
