@@ -112,7 +112,7 @@ async def test_tasks_that_sleep_end_with_a_client_for_threads_that_is_closed(
 
     waits = [asyncio.create_task(wait()) for _ in range(2)]
     foreground = tasks._foreground()
-    await until(lambda: len(foreground._resting) == 2, "both sleep")
+    await until(lambda: len(foreground._idle) == 2, "both sleep")
     await asyncio.to_thread(threads.close)
     for error in await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), SOON):
         assert isinstance(error, ClientClosedError)

@@ -176,7 +176,7 @@ class BookOfTasks(Book):
     def close(self) -> None:
         """Do nothing: there are no connections."""
 
-    def feel_pulse(self) -> None:
+    def ask_for_sign_of_life(self) -> None:
         if self.turns:
             self.turn()
 

@@ -35,7 +35,7 @@ class Loop:
     pulse: Pulse
     is_open: bool = True
 
-    def feel_pulse(self) -> None:
+    def ask_for_sign_of_life(self) -> None:
         """Answers nothing."""
 
 

@@ -79,7 +79,7 @@ class Foreground:
         self._deadlines = Deadlines(loop, session.clock, lambda: session.node_timeout)
         self._lone = None if session.lone is None else self._link_for(session.lone)
         self.calls = Calls(session, session.interrupted_of_tasks, self._hub, is_crowded=lambda: self._room() <= 0)
-        self._resting: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
+        self._idle: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
         self._records: dict[CallRecord, None] = {}  # of the calls that are under way
         self._busy = 0  # calls under way, but for those that sleep until they are woken; a `Pause` counts
         self.is_closed = False
@@ -129,7 +129,7 @@ class Foreground:
             while True:
                 ahead = line.under_way if has_begun else line.places
                 if (ahead or self._room() <= 0) and not (has_begun and self._clock() >= until):
-                    with _AtRest(self):
+                    with _Idle(self):
                         await line.wait(until, has_begun=has_begun)
                 has_begun = True
                 is_awaiting = False
@@ -151,7 +151,7 @@ class Foreground:
                 record.is_overtaken = is_awaiting and not record.claim()
                 record.suspended = None
 
-    def feel_pulse(self) -> None:
+    def ask_for_sign_of_life(self) -> None:
         """Have the loop answer for its `pulse` in its next turn; from any thread."""
         self._on_loop(self._answer)
 
@@ -192,17 +192,17 @@ class Foreground:
                 for link in self._links_of.pop(master):
                     link.close()
 
-    def lie_down(self, inbox: LoopInbox | None) -> None:
+    def mark_idle(self, inbox: LoopInbox | None) -> None:
         """Note that one caller sleeps from now on."""
         self._busy -= 1
         if inbox is not None:
-            self._resting[inbox] = None  # Mark, then look: `stop` finds it, or this finds it closed
+            self._idle[inbox] = None  # Mark, then look: `stop` finds it, or this finds it closed
 
-    def get_up(self, inbox: LoopInbox | None) -> None:
+    def mark_busy(self, inbox: LoopInbox | None) -> None:
         """Note that this caller sleeps no more."""
         self._busy += 1
         if inbox is not None:
-            self._resting.pop(inbox, None)
+            self._idle.pop(inbox, None)
 
     # Effects --------------------------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class Foreground:
         entry = Entry(inbox)
         hub.confirmed.join(entry)  # Mark, then look: a change after the look wakes this task
         try:
-            with _AtRest(self, inbox):
+            with _Idle(self, inbox):
                 while not hub.is_confirmed():
                     left = until - self._clock()
                     if left <= 0:
@@ -294,7 +294,7 @@ class Foreground:
         inbox = waiter.wakes
         if not isinstance(inbox, LoopInbox):
             raise AssertionError("a task's waiter has a task's inbox")
-        self.lie_down(inbox)
+        self.mark_idle(inbox)
         try:
             if self.is_closed or session.closed:
                 self.check_open()
@@ -304,7 +304,7 @@ class Foreground:
                 await woken
         finally:
             inbox.wake_up()
-            self.get_up(inbox)
+            self.mark_busy(inbox)
         waiter.woke()
         if self.is_closed or session.closed:
             self.check_open()
@@ -328,7 +328,7 @@ class Foreground:
         inbox = self._inbox()
         waiting = self.session.gates.wait(*enter, enter.record.task, inbox)
         try:
-            with _AtRest(self, inbox):
+            with _Idle(self, inbox):
                 while True:
                     seconds = next(waiting)
                     with suppress(Empty):
@@ -358,7 +358,7 @@ class Foreground:
     def _wake_all(self) -> None:
         """Wake all callers that sleep; they find this foreground closed."""
         self.is_closed = True
-        for inbox in self._resting.copy():
+        for inbox in self._idle.copy():
             inbox.put(None)
 
     def close(self) -> None:
@@ -419,7 +419,7 @@ class Foreground:
         return chain.from_iterable(self._links_of.values())
 
 
-class _AtRest:
+class _Idle:
     """Block in which its caller sleeps: `close` wakes it by its inbox and does not wait for it.
 
     No generator: thousands may sleep at once.
@@ -432,13 +432,13 @@ class _AtRest:
         self._inbox = inbox
 
     def __enter__(self) -> None:
-        self._foreground.lie_down(self._inbox)
+        self._foreground.mark_idle(self._inbox)
         if self._inbox is not None:
             try:
                 self._foreground.check_open()
             except BaseException:
-                self._foreground.get_up(self._inbox)
+                self._foreground.mark_busy(self._inbox)
                 raise
 
     def __exit__(self, *_error: object) -> None:
-        self._foreground.get_up(self._inbox)
+        self._foreground.mark_busy(self._inbox)

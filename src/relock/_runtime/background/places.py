@@ -100,7 +100,7 @@ class Places:
         """Ask the loops whose tasks wait to answer in their next turn; end what is left of a loop that was closed."""
         for foreground in self._session.foregrounds.copy():
             if foreground.is_open and foreground.pulse in pulses and foreground.pulse.ask(now):
-                foreground.feel_pulse()
+                foreground.ask_for_sign_of_life()
         self._session.hubs.stop_spare()
 
 

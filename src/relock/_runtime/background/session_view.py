@@ -41,7 +41,7 @@ class ForegroundView(Protocol):
     def end_if_stopped(self) -> None:
         """End what the loop has left, if it does not run, at the end of the process."""
 
-    def feel_pulse(self) -> None:
+    def ask_for_sign_of_life(self) -> None:
         """Ask the loop to answer for its `pulse` when it turns next."""
 
 

@@ -93,7 +93,7 @@ class Watchdog(Service):
         for hold in holds:
             hold.is_stalled = is_stalled
         if pulse.ask(now):
-            foreground.feel_pulse()
+            foreground.ask_for_sign_of_life()
 
     def _sleep(self, until: float) -> None:
         """Sleep until `until`, or until the next plan is due, which a poke may hasten."""
