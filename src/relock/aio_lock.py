@@ -128,7 +128,7 @@ class AsyncLock(Holding):
                 foreground = self._client._foreground()
             except BaseException as error:
                 if not record.is_overtaken:
-                    session.interrupted_of_tasks.abandon(record)
+                    session.interrupted_of_tasks.undo_acquire(record)
                 if session.pending_warnings:
                     session.raise_pending_warnings(beside=error)
                 raise
@@ -156,7 +156,7 @@ class AsyncLock(Holding):
 
     def _release_unbegun(self, who: Who) -> None:
         """Give back a level for a release that was made a task, and was cancelled before it began."""
-        self._client._session.interrupted_of_tasks.give_up(CallRecord(), self.name, who, 1)
+        self._client._session.interrupted_of_tasks.undo_release(CallRecord(), self.name, who, 1)
 
     async def _release(self, who: Who) -> None:
         record, session = CallRecord(), self._client._session
@@ -185,7 +185,7 @@ class AsyncLock(Holding):
         if isinstance(error, RelockError):
             interrupted.fail(record)
         else:
-            interrupted.give_up(record, self.name, who, 1)
+            interrupted.undo_release(record, self.name, who, 1)
 
     def _release_of_closed_client(self, record: CallRecord, who: Who) -> None:
         """Have the session's background give back a level, if the session is open: the client asks nobody any more."""
@@ -196,7 +196,7 @@ class AsyncLock(Holding):
         try:
             session.check_valid(hold)
         finally:
-            session.interrupted_of_tasks.give_up(record, self.name, who, 1)
+            session.interrupted_of_tasks.undo_release(record, self.name, who, 1)
 
     async def __aenter__(self) -> Self:
         """Take the lock, waiting for the lock's own ``timeout=`` at most.
@@ -250,7 +250,7 @@ class AsyncLock(Holding):
         try:
             is_cancelled_by_us = body is not None and await body.end(error)
         except BaseException:  # another cancellation came as well
-            self._client._session.interrupted_of_tasks.give_up(CallRecord(), self.name, who, 1)
+            self._client._session.interrupted_of_tasks.undo_release(CallRecord(), self.name, who, 1)
             raise
         try:
             await self._release(who)

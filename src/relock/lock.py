@@ -92,10 +92,10 @@ class Lock(Holding):
                     session.raise_pending_warnings()
                 return outcome is None or self._refusal(outcome)
             except BaseException:
-                session.interrupted.abandon(record)
+                session.interrupted.undo_acquire(record)
                 raise
         except BaseException as error:
-            session.interrupted.abandon_again(record)
+            session.interrupted.undo_acquire_again(record)
             if session.pending_warnings:
                 session.raise_pending_warnings(beside=error)
             raise
@@ -118,12 +118,12 @@ class Lock(Holding):
                 session.interrupted.fail(record)
                 raise
             except BaseException:
-                session.interrupted.give_up(record, self.name, self._who(), 1)
+                session.interrupted.undo_release(record, self.name, self._who(), 1)
                 raise
         except RelockError:
             raise
         except BaseException:
-            session.interrupted.give_up_again(record, self.name, self._who(), 1)
+            session.interrupted.undo_release_again(record, self.name, self._who(), 1)
             raise
         if self._client._session.pending_warnings:
             self._client._session.raise_pending_warnings()
@@ -147,10 +147,10 @@ class Lock(Holding):
                     return self
                 raise self._timeout_error(outcome)
             except BaseException:
-                session.interrupted.abandon(record)
+                session.interrupted.undo_acquire(record)
                 raise
         except BaseException as error:
-            session.interrupted.abandon_again(record)
+            session.interrupted.undo_acquire_again(record)
             if session.pending_warnings:
                 session.raise_pending_warnings(beside=error)
             raise
@@ -176,14 +176,14 @@ class Lock(Holding):
                 session.interrupted.fail(record)
                 raise
             except BaseException:
-                session.interrupted.give_up(record, self.name, self._who(), 1)
+                session.interrupted.undo_release(record, self.name, self._who(), 1)
                 raise
         except RelockError as failure:
             if error is None or isinstance(error, GeneratorExit):
                 raise
             self._note_beside(error, failure)
         except BaseException:
-            session.interrupted.give_up_again(record, self.name, self._who(), 1)
+            session.interrupted.undo_release_again(record, self.name, self._who(), 1)
             raise
         if kind is None and self._client._session.pending_warnings:
             self._client._session.raise_pending_warnings()
@@ -318,13 +318,13 @@ class Lock(Holding):
                 session.interrupted.fail(record)
                 raise
             except BaseException:
-                session.interrupted.give_up(record, self.name, self._who(), 0)
+                session.interrupted.undo_release(record, self.name, self._who(), 0)
                 raise
         except RelockError as error:
             if not isinstance(error, LockLostError):  # the next use of the lock reports a lost hold
                 raise
         except BaseException as error:  # an interrupt does not keep the levels from being given up
-            session.interrupted.give_up_again(record, self.name, self._who(), 0)
+            session.interrupted.undo_release_again(record, self.name, self._who(), 0)
             session.calls.lose_waited(hold, count, error)
             raise
         return hold, count
@@ -345,10 +345,10 @@ class Lock(Holding):
                 if outcome is not None and not self._refusal(outcome):
                     raise self._timeout_error(outcome)
             except BaseException:
-                session.interrupted.abandon(record)
+                session.interrupted.undo_acquire(record)
                 raise
         except BaseException as error:
-            session.interrupted.abandon_again(record)
+            session.interrupted.undo_acquire_again(record)
             session.calls.lose_waited(hold, count, error)
             if not isinstance(error, RelockError):
                 raise

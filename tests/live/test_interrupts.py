@@ -268,7 +268,7 @@ def test_an_exception_while_another_one_is_cleaned_up_after_changes_nothing_abou
         monkeypatch.undo()
         return lock
 
-    method = "abandon" if action in (acquire, acquire_nested) else "give_up"
+    method = "undo_acquire" if action in (acquire, acquire_nested) else "undo_release"
     first = int(part * count_instructions(action, client, name))
     leave(play(0, counted := Strike()))
     assert counted.count > 40, "the clean-up is seen"

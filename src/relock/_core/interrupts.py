@@ -57,7 +57,7 @@ class Interrupted:
         self._may_wait = may_wait
         self._errands: set[_Errand] = set()
 
-    def abandon(self, record: CallRecord) -> None:
+    def undo_acquire(self, record: CallRecord) -> None:
         """End in the background what the interrupted call of `record` may have left.
 
         After an error of the call's own, this finds nothing to do. The owner's other calls are let in only at the end,
@@ -72,13 +72,13 @@ class Interrupted:
         record.over = None, 0
         self._host.gates.leave(record)  # also where the call has not come in yet
 
-    def abandon_again(self, record: CallRecord) -> None:
-        """Do the rest of `abandon`, which another exception may have cut off, and leave the gate in any case.
+    def undo_acquire_again(self, record: CallRecord) -> None:
+        """Do the rest of `undo_acquire`, which another exception may have cut off, and leave the gate in any case.
 
         Each door calls this where an exception leaves the door. Nothing is done twice.
         """
         try:
-            self.abandon(record)
+            self.undo_acquire(record)
         finally:
             self._host.gates.leave(record)
 
@@ -144,19 +144,19 @@ class Interrupted:
         self._errands.add(errand)  # a place in line is known by a weak reference
         errand.put()
 
-    def give_up(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
+    def undo_release(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
         """Have the background give back what an interrupted release should have given back.
 
         A caller that leaves a ``with`` block by an interrupt in its last step no longer holds the lock.
         """
         if record.hold is None and record.over is None:
             record.over = self._host.holds.get((name, who.key)), levels
-        self.abandon(record)
+        self.undo_acquire(record)
 
-    def give_up_again(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
-        """Do the rest of `give_up`, which another exception may have cut off, and leave the gate in any case."""
+    def undo_release_again(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
+        """Do the rest of `undo_release`, which another exception may have cut off, and leave the gate in any case."""
         try:
-            self.give_up(record, name, who, levels)
+            self.undo_release(record, name, who, levels)
         finally:
             self._host.gates.leave(record)
 

@@ -392,7 +392,7 @@ class Foreground:
         self.is_closed = True
         for record in self._records.copy():
             if self._records.pop(record, self) is None and record.claim():  # another thread has not done it
-                self.session.interrupted_of_tasks.abandon(record)
+                self.session.interrupted_of_tasks.undo_acquire(record)
         self._close()
 
     def _close(self) -> None:

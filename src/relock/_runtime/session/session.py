@@ -172,7 +172,7 @@ class Session(Driver):
                 self.hubs.look_again(owner)  # the task may sleep for long, and must begin anew
                 with suppress(RuntimeError):  # the loop is closed
                     record.task.get_loop().call_soon_threadsafe(self._end_wait, owner)
-            self.interrupted_of_tasks.abandon(record)
+            self.interrupted_of_tasks.undo_acquire(record)
 
     def _end_wait(self, owner: bytes) -> None:
         """End, on its loop, the wait of an overtaken call that was just about to wait when it was undone."""
