@@ -215,7 +215,7 @@ class AsyncLock(Holding):
         body, hold = Body(), self._client._session.holds.get((self.name, who.key))
         bodies.setdefault(body.task, []).append(body)
         if hold is not None:
-            hold.bodies.append(body.lost)
+            hold.loss_hooks.append(body.lost)
             if hold.loss is not None:  # Mark, then look: a hold that was lost before tells no body
                 body.lost(hold.loss)
 
@@ -229,7 +229,7 @@ class AsyncLock(Holding):
             del bodies[task]
         if hold is not None:
             with suppress(ValueError):
-                hold.bodies.remove(body.lost)
+                hold.loss_hooks.remove(body.lost)
         return body
 
     async def __aexit__(

@@ -68,7 +68,7 @@ BUGS = [
     Bug(
         "a renewal counts though D has passed",
         f"{CORE}/hold.py",
-        "is_in_time = now < deadline_of(self.ends, self.quorum)",
+        "is_in_time = now < deadline_of(self.lease_ends, self.quorum)",
         "is_in_time = True",
         seed=1674,
     ),
@@ -82,7 +82,7 @@ BUGS = [
     Bug(
         "a master that forgot the hold still counts",
         f"{CORE}/hold.py",
-        'if is_status(answer, b"absent"):\n                self.ends[i] = NEVER',
+        'if is_status(answer, b"absent"):\n                self.lease_ends[i] = NEVER',
         'if is_status(answer, b"absent"):\n                pass',
         seed=1051,
     ),
@@ -402,7 +402,7 @@ BUGS = [
     Bug(
         "a client that stood still keeps its holds",
         f"{CORE}/hold.py",
-        "        self.ends[step.master] -= step.seconds\n",
+        "        self.lease_ends[step.master] -= step.seconds\n",
         "",
         seed=1208,
     ),

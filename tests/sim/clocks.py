@@ -157,14 +157,14 @@ class Clocks:
         * A minority of the masters was set ahead before the `other` client had ever seen them, or by so little that the
           other could not notice (A3: "what is not promised").
         """
-        if deadline_of(hold.ends, hold.quorum) <= process.local():
+        if deadline_of(hold.lease_ends, hold.quorum) <= process.local():
             return False  # its own clock says that the hold is over: no clock makes it believe
         noticed = [[one for one in self._noticed[process.name, i] if one.at >= since] for i in range(len(self.servers))]
         late = [notices[-1].at if notices else since for notices in noticed]
         ahead = [self._ahead(i, late[i]) for i in range(len(self.servers))]
         lately = min(since, self.world.now - SAME_STEP_SECONDS)
         is_majority = len({step.server for step in self.steps if step.at >= lately}) >= quorum_of(len(self.servers))
-        ends = [end - process.stood_still(late[i]) for i, end in enumerate(hold.ends)]
+        ends = [end - process.stood_still(late[i]) for i, end in enumerate(hold.lease_ends)]
         left = deadline_of(ends, hold.quorum) - process.local()  # for so long it would believe if its clock had gone on
         ends = [
             end - sum(step.seconds for step in ahead[i] if is_majority or self._is_hidden(step, other, left))
@@ -172,7 +172,7 @@ class Clocks:
         ]
         if is_majority:
             ends = [
-                NEVER if self._has_ended_unseen(i, hold.ends[i], since, noticed[i], process) else end
+                NEVER if self._has_ended_unseen(i, hold.lease_ends[i], since, noticed[i], process) else end
                 for i, end in enumerate(ends)
             ]
         return deadline_of(ends, hold.quorum) <= process.local()

@@ -41,7 +41,7 @@ class Held:
     ttl: float = LEASE_SECONDS
 
     @property
-    def ends(self) -> list[float]:
+    def lease_ends(self) -> list[float]:
         return [self.seconds] * self.masters
 
     @property

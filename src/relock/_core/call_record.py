@@ -24,7 +24,7 @@ class CallRecord:
     owners: list[bytes] = []  # the waiter, and every name under which it has asked for the lock
     hold: Hold | None = None  # of a nested acquire, or a release
     count: int = 0  # what an interrupt must leave of that hold's levels
-    over: tuple[Hold | None, int] | None = None  # set once the work is done: the hold and the levels to give back
+    completed: tuple[Hold | None, int] | None = None  # set once the work is done: the hold and the levels to give back
     gate: Any = None  # the gate that the call is at, inside or in line: an `Admission`
     task: Any = None  # the task that awaits the call; None for a thread's
     errand: Any = None  # the background work that gives back in the place of this call

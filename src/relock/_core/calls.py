@@ -106,7 +106,7 @@ class Calls:
         else:
             outcome = yield from self._take(record, spec, who, until, count)
         if record.gate is not None:
-            record.over = (host.holds.get(key) if outcome is None else None), count
+            record.completed = (host.holds.get(key) if outcome is None else None), count
             host.gates.leave(record)
         return outcome
 
@@ -167,7 +167,7 @@ class Calls:
             return self._go_without(record, spec, started_at, outcome)
         hold = host.holds[spec.keys.name, who.key] = Hold(spec, owners[-1], who, outcome, count)
         if not who.takes_turns and host.platform.loop() is not None:
-            hold.taker = taker_of(host.platform.task(), 0)
+            hold.entered_by = taker_of(host.platform.task(), 0)
         if host.steps:  # Mark, then look: a step that is seen from here on finds the hold in the book
             self._count_steps(hold)
         if waiter in self._hub.waiters:
@@ -242,7 +242,7 @@ class Calls:
         host = self._host
         if hold.loss is not None or host.clock() >= hold.deadline:
             host.check_valid(hold)
-        if not hold.takes_turns and (hold.taker is not None or host.platform.loop() is not None):
+        if not hold.takes_turns and (hold.entered_by is not None or host.platform.loop() is not None):
             let_in(hold, host.platform.task())
         record.count, record.hold = hold.count, hold  # Note, then send
         if options.ttl > hold.ttl:
@@ -280,7 +280,7 @@ class Calls:
             is_left, until = partial(release_flows.may_be_uncounted, answers), host.clock() + host.node_timeout
             host.janitor.look_later(PendingCheck(is_left, answers, until, partial(Settle, hold)))
         # A request that gives the hold to a master which lacks it may come later, and has another count.
-        return counting.is_written and not (NEVER in hold.ends and host.clock() < hold.late_until)
+        return counting.is_written and not (NEVER in hold.lease_ends and host.clock() < hold.late_until)
 
     # Release --------------------------------------------------------------------------------------------------------
 
@@ -315,7 +315,7 @@ class Calls:
         else:
             yield from self._end(hold)
         if record.gate is not None:
-            record.over = None, 0
+            record.completed = None, 0
             host.gates.leave(record)
 
     def _check_before_release(self, hold: Hold, left: int) -> None:
@@ -342,7 +342,7 @@ class Calls:
         ) or (yield Exchange(hold.ending, keys, hold.owner, sent_at, until, is_release_certain, ends=True))
         reply = answers[0][0]
         is_usual = len(answers) == 1 and isinstance(reply, list) and reply[0] == b"released"
-        if hold.healed or not (is_usual or count_status(answers, b"released") == len(answers)):
+        if hold.healing_pending or not (is_usual or count_status(answers, b"released") == len(answers)):
             self._end_elsewhere(hold, answers)
             return
         hold.count = 0

@@ -171,7 +171,7 @@ class Undo(NamedTuple):
     Attributes:
         answers: the answers to an attempt that only silent masters may have granted. If they show by `until` that none
             did, and that the owner's waiter got no place since `ended_us`, no undo is sent.
-        stays: the owner's waiter goes on waiting: it keeps its place, or gets it back with its `ticket`.
+        keeps_place: the owner's waiter goes on waiting: it keeps its place, or gets it back with its `ticket`.
         ended_us: when each master, by its own clock, has ended what it had of the waiter; None stands for now.
     """
 
@@ -180,7 +180,7 @@ class Undo(NamedTuple):
     ttl: float
     until: float
     answers: Sequence[Answer] | None = None
-    stays: bool = False
+    keeps_place: bool = False
     ticket: int | None = None
     ended_us: Sequence[float] | None = None
 

@@ -40,50 +40,51 @@ class Hold:
         ttl: seconds; later renewals ask for this lease.
         leased: the last lease (s) that a quorum confirmed, if a longer one was asked for since; None: that is the ttl.
         settled: a quorum of masters gave the token, so the release need not write it to the others.
-        ends: until when each master surely keeps the lease.
+        lease_ends: until when each master surely keeps the lease.
         deadline: D, until when a quorum of them does.
         ending: the request that ends it, prepared but for the owner.
         answers: what each master has answered to the acquire so far.
-        bodies: callbacks of bodies that a loss cancels; they are told of it at once, and do not wait.
+        loss_hooks: callbacks of bodies that a loss cancels; they are told of it at once, and do not wait.
         count: the hold count.
         wanted: the hold count that the masters must have; the next one as soon as its owner begins to write it.
         renew_at: when the watchdog must renew it; infinity for never (again).
         renew_until: when ``max_hold`` is over.
         late_until: until when a request that gives the hold (back) to a master may still arrive there.
-        healed: True if a request that gives a master the hold (again) is under way, or was not answered.
+        healing_pending: True if a request that gives a master the hold (again) is under way, or was not answered.
         counts_until: until when a count that is not its own any more may still arrive at a master.
         settling: True while its count is written to the masters again, in the background.
         is_stalled: True while its owner's event loop stands still for too long; the hold is not renewed then.
         is_short: True if a releaser gave it with a short lease, and no quorum has confirmed more.
         takes_turns: True if its owner may have several calls under way, which take turns at a gate.
-        taker: the task of the owner thread's event loop that is inside; None where that does not count.
+        entered_by: the task of the owner thread's event loop that is inside; None where that does not count.
         loss: the `Loss`, set once, when the hold is lost.
     """
 
     __slots__ = (
         "__weakref__",
         "_awaited",
-        "_cuts",
+        "_clock_steps",
         "_healed_on",
         "_silent",
         "_unreported",
         "answers",
-        "bodies",
         "callbacks",
         "count",
         "counts_until",
         "deadline",
         "ending",
-        "ends",
+        "entered_by",
         "granted_at",
-        "healed",
+        "healing_pending",
         "is_short",
         "is_stalled",
         "key",
         "keys",
         "late_until",
+        "lease_ends",
         "leased",
         "loss",
+        "loss_hooks",
         "owner",
         "renew",
         "renew_at",
@@ -91,7 +92,6 @@ class Hold:
         "settled",
         "settling",
         "spec",
-        "taker",
         "takes_turns",
         "thread",
         "token",
@@ -104,9 +104,9 @@ class Hold:
     counts_until: float
     deadline: float
     ending: Prepared
-    ends: list[float]
+    lease_ends: list[float]
     granted_at: float
-    healed: bool
+    healing_pending: bool
     is_short: bool
     is_stalled: bool
     key: OwnerKey
@@ -135,7 +135,8 @@ class Hold:
         self.takes_turns = who.takes_turns
         self.ttl = spec.ttl
         self.leased: float | None = None
-        self.token, self.deadline, self.ends, self.settled, self.answers, begins, self.is_short, self.healed = grant
+        self.token, self.deadline, self.lease_ends, self.settled, self.answers, begins, self.is_short, repeated = grant
+        self.healing_pending = repeated
         self.count = self.wanted = count
         # The hold was not granted before this moment: the request was sent then, or no releaser gave the hold earlier.
         self.granted_at = granted_at = grant.end - spec.validity if begins is None else begins
@@ -147,19 +148,19 @@ class Hold:
         self.ending = spec.wording.release if self.settled else spec.wording.release_with(self.token, spec.ttl)
         self.late_until = granted_at + spec.node_timeout
         self.callbacks: list[Callable[[Loss], object]] = [] if options.on_lost is None else [options.on_lost]
-        self.bodies: list[Callable[[Loss], object]] = []
+        self.loss_hooks: list[Callable[[Loss], object]] = []
         self.counts_until = NEVER
         self.settling = False
         self.is_stalled = False
-        self.taker: Taker | None = None
+        self.entered_by: Taker | None = None
         self.loss: Loss | None = None
         self._unreported = [True]
-        self._cuts: dict[int, ClockStep] = {}
+        self._clock_steps: dict[int, ClockStep] = {}
         self._healed_on: frozenset[int] = frozenset()
         self._awaited: set[int] = set()  # masters that have not granted the hold yet
         self._silent: set[int] = set()  # the awaited masters that had not answered at all
-        if NEVER in self.ends:
-            self._awaited = {i for i, end in enumerate(self.ends) if end == NEVER}
+        if NEVER in self.lease_ends:
+            self._awaited = {i for i, end in enumerate(self.lease_ends) if end == NEVER}
             self._silent = {i for i in self._awaited if isinstance(self.answers[i][0], Failure)}
 
     @property
@@ -182,7 +183,7 @@ class Hold:
     @property
     def lacking(self) -> frozenset[int]:
         """Masters that do not have the hold, as far as is known."""
-        return frozenset(master for master, end in enumerate(self.ends) if end == NEVER)
+        return frozenset(master for master, end in enumerate(self.lease_ends) if end == NEVER)
 
     @property
     def ahead(self) -> float:
@@ -257,15 +258,15 @@ class Hold:
         hold is lost by then, and stays so.
         """
         self._count_late_grants()
-        is_in_time = now < deadline_of(self.ends, self.quorum)
-        cuts = self._cuts.copy()
+        is_in_time = now < deadline_of(self.lease_ends, self.quorum)
+        steps = self._clock_steps.copy()
         extended = [
-            is_status(answer, b"extended") and _is_of_now(cuts.get(i), answer, sent_at)
+            is_status(answer, b"extended") and _is_of_now(steps.get(i), answer, sent_at)
             for i, answer in enumerate(answers)
         ]
         for i, yes in enumerate(extended):
             if yes and is_in_time:
-                self._lengthen(i, end, cuts.get(i))
+                self._lengthen(i, end, steps.get(i))
         self.drop_absent(answers)
         if not is_in_time:
             return False
@@ -290,7 +291,7 @@ class Hold:
         self._count_late_grants()
         for i, answer in enumerate(answers):
             if is_status(answer, b"absent"):
-                self.ends[i] = NEVER
+                self.lease_ends[i] = NEVER
             elif i in self._awaited and (is_status(answer, b"counted") or is_status(answer, b"extended")):
                 self._count_late_grant(i)
         self._set_deadline()
@@ -309,7 +310,7 @@ class Hold:
     def _count_late_grant(self, master: int) -> None:
         """Count a late grant, unless its lease may have begun before the master's clock went ahead, and is shorter."""
         self._awaited.discard(master)
-        step, reply = self._cuts.get(master), self.answers[master][0]
+        step, reply = self._clock_steps.get(master), self.answers[master][0]
         if step is None or (is_status(reply, b"granted") and reply[1] >= step.shown_us):  # type: ignore[index]
             self._lengthen(master, self.granted_at + self.spec.validity, step)
 
@@ -319,16 +320,16 @@ class Hold:
         Mark, then look: another thread may see a step just now. That thread shortens this end, or the step is seen
         here; if both, the end is earlier than it need be.
         """
-        self.ends[master] = max(self.ends[master], end)
-        step = self._cuts.get(master)
+        self.lease_ends[master] = max(self.lease_ends[master], end)
+        step = self._clock_steps.get(master)
         if step is not None and step is not known:
-            self.ends[master] -= step.seconds
+            self.lease_ends[master] -= step.seconds
 
     def _set_deadline(self) -> None:
         """Work the deadline out again. Mark, then look: of two threads that do so, the last sees what both changed."""
         ends: list[float] = []
-        while ends != self.ends:
-            ends = self.ends.copy()
+        while ends != self.lease_ends:
+            ends = self.lease_ends.copy()
             self.deadline = deadline_of(ends, self.quorum)
 
     def count_healing(self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float) -> None:
@@ -336,10 +337,10 @@ class Hold:
         self._healed_on = self._healed_on.union([i for i, one in enumerate(answers) if is_status(one, b"healed")])
         if now >= self.deadline:
             return
-        cuts = self._cuts.copy()
+        steps = self._clock_steps.copy()
         for i, answer in enumerate(answers):
-            if is_status(answer, b"healed") and _is_of_now(cuts.get(i), answer, sent_at):
-                self._lengthen(i, end, cuts.get(i))
+            if is_status(answer, b"healed") and _is_of_now(steps.get(i), answer, sent_at):
+                self._lengthen(i, end, steps.get(i))
         self._set_deadline()
 
     @property
@@ -350,7 +351,7 @@ class Hold:
         """
         is_waiters = waiter_name(self.owner) != self.owner
         may_arrive = any(isinstance(answer[0], Failure) and answer[0].sent for answer in self.answers)
-        return self.late_until if self.healed or is_waiters or may_arrive else NEVER
+        return self.late_until if self.healing_pending or is_waiters or may_arrive else NEVER
 
     def may_be_left(self, released: Sequence[Answer]) -> bool:
         """Return whether a master may still have the hold, or get it yet, by the answers `released` to its release.
@@ -364,10 +365,10 @@ class Hold:
           by healing. An *absent* from before the healing may be read after it, so `ends` does not tell.
         * A healing that is under way may arrive after either.
         """
-        if self.healed:
+        if self.healing_pending:
             return True
         was_queued = has_ticket(self.owner)
-        for i, (attempted, answer, end) in enumerate(zip(self.answers, released, self.ends, strict=True)):
+        for i, (attempted, answer, end) in enumerate(zip(self.answers, released, self.lease_ends, strict=True)):
             reply, first = answer[0], attempted[0]
             if is_status(reply, b"released"):
                 continue
@@ -382,8 +383,10 @@ class Hold:
     def shift(self, step: ClockStep) -> None:
         """Note that a master's clock went ahead at once: its lease ends earlier by the `step`."""
         self._count_late_grants()
-        self._cuts[step.master] = step  # Mark, then look: `_lengthen` looks for the mark after it has written the end
-        self.ends[step.master] -= step.seconds
+        self._clock_steps[step.master] = (
+            step  # Mark, then look: `_lengthen` looks for the mark after it has written the end
+        )
+        self.lease_ends[step.master] -= step.seconds
         self._set_deadline()
 
 

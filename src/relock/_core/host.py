@@ -202,7 +202,7 @@ class Host(ABC):
         if loss is None:
             return
         self.counters.losses += 1
-        for tell in hold.bodies.copy():
+        for tell in hold.loss_hooks.copy():
             tell(loss)
         # Act, then tell. Also where the masters have forgotten it: a minority may have it still, or get it yet.
         self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(now, hold.late_until))
@@ -229,16 +229,18 @@ class Host(ABC):
         if not self.closed or self.is_closing:
             answers = undo.answers
             task = self.undo_task(undo.keys, undo.owner, 0, undo.ttl, undo.until)
-            task = task._replace(stays=undo.stays, ticket=undo.ticket or 0)
+            task = task._replace(keeps_place=undo.keeps_place, ticket=undo.ticket or 0)
             if answers is None:
                 self.janitor.hand(task)
             else:
-                is_left = partial(self._is_left, answers, undo.ended_us or self._masters_clocks(), stays=undo.stays)
+                is_left = partial(
+                    self._is_left, answers, undo.ended_us or self._masters_clocks(), keeps_place=undo.keeps_place
+                )
                 self.janitor.look_later(PendingCheck(is_left, answers, undo.until, lambda: task))
 
-    def _is_left(self, answers: Sequence[Answer], since_us: Sequence[float], *, stays: bool) -> bool:
+    def _is_left(self, answers: Sequence[Answer], since_us: Sequence[float], *, keeps_place: bool) -> bool:
         """Return whether a master may keep what nobody wants; once the client is closed, no waiter stays."""
-        return may_be_granted(answers) if stays and not self.closed else may_keep_anything(answers, since_us)
+        return may_be_granted(answers) if keeps_place and not self.closed else may_keep_anything(answers, since_us)
 
     def _masters_clocks(self) -> list[float]:
         """Return the times (us) that the masters' clocks show now, at the earliest."""

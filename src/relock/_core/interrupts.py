@@ -63,13 +63,13 @@ class Interrupted:
         After an error of the call's own, this finds nothing to do. The owner's other calls are let in only at the end,
         because what they do with the hold must stay.
         """
-        if record.over is not None:
+        if record.completed is not None:
             record.spec = record.hold = None
-            self._give_back(record, *record.over)
+            self._give_back(record, *record.completed)
             if record.hold is not None:
-                record.over = None  # already noted: noting it twice would release one level too many
+                record.completed = None  # already noted: noting it twice would release one level too many
         self._take_back(record)
-        record.over = None, 0
+        record.completed = None, 0
         self._host.gates.leave(record)  # also where the call has not come in yet
 
     def undo_acquire_again(self, record: CallRecord) -> None:
@@ -84,7 +84,7 @@ class Interrupted:
 
     def fail(self, record: CallRecord) -> None:
         """Let in other calls of the owner: this call ends with an error of its own, and leaves nothing."""
-        record.over = None, 0
+        record.completed = None, 0
         self._host.gates.leave(record)
 
     def _take_back(self, record: CallRecord) -> None:
@@ -149,8 +149,8 @@ class Interrupted:
 
         A caller that leaves a ``with`` block by an interrupt in its last step no longer holds the lock.
         """
-        if record.hold is None and record.over is None:
-            record.over = self._host.holds.get((name, who.key)), levels
+        if record.hold is None and record.completed is None:
+            record.completed = self._host.holds.get((name, who.key)), levels
         self.undo_acquire(record)
 
     def undo_release_again(self, record: CallRecord, name: str, who: Who, levels: int) -> None:

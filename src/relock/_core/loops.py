@@ -17,10 +17,10 @@ def let_in(hold: Hold, running: object | None) -> None:
     Raises:
         RuntimeError: another task is inside.
     """
-    taker = still_inside(hold.taker, hold.count)
+    taker = still_inside(hold.entered_by, hold.count)
     if not may_nest(taker, running):
         raise inside_already(hold.keys.name, taker, running)
-    hold.taker = taker or taker_of(running, hold.count)
+    hold.entered_by = taker or taker_of(running, hold.count)
 
 
 def inside_already(name: str, taker: Taker | None, running: object) -> RuntimeError:

@@ -48,7 +48,7 @@ class Grant(NamedTuple):
     Attributes:
         token: its fencing token, the largest that was granted.
         end: until when it is surely valid.
-        ends: until when each master surely keeps it.
+        lease_ends: until when each master surely keeps it.
         settled: a quorum gave that very token, so the release need not write it to the others.
         answers: what each master answered, or may yet answer: the driver goes on filling the list.
         begins: the moment before which no releaser granted it; None: the masters were asked, for the lease of the lock.
@@ -58,7 +58,7 @@ class Grant(NamedTuple):
 
     token: int
     end: float
-    ends: list[float]
+    lease_ends: list[float]
     settled: bool
     answers: Sequence[Answer]
     begins: float | None = None

@@ -20,7 +20,7 @@ class UndoTask(NamedTuple):
         not_after: our time after which nothing of the undone request can arrive any more.
         give_up_at: our time at which the hold's lease has run out by itself.
         pause: seconds until the undo is tried again, if it has to be.
-        stays: True if the waiter goes on waiting.
+        keeps_place: True if the waiter goes on waiting.
         ticket: that waiter's, which gets its place back if it has lost that to this hold; 0 if it has no ticket.
         left: the masters that have not confirmed the undo since nothing can arrive any more; None: all.
     """
@@ -32,7 +32,7 @@ class UndoTask(NamedTuple):
     not_after: float
     give_up_at: float
     pause: float = RETRY_SECONDS_MIN
-    stays: bool = False
+    keeps_place: bool = False
     ticket: int = 0
     left: frozenset[int] | None = None
 

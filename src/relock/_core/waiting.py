@@ -288,7 +288,7 @@ class _Waiting:
         self.declined |= {name}
         until = self._soon()
         self._doubt(until, (yield give_back(spec, name, self.ticket, until)))
-        yield Undo(spec.keys, name, spec.ttl, until, stays=True, ticket=self.ticket)
+        yield Undo(spec.keys, name, spec.ttl, until, keeps_place=True, ticket=self.ticket)
 
     def _doubt(self, until: float, answers: Sequence[Answer]) -> None:
         """Remember answers to a request that may put the waiter into a queue as late as `until`."""
@@ -338,7 +338,7 @@ class _Waiting:
             return
         until = self._soon()
         self._doubt(until, answers)
-        undo = Undo(spec.keys, self.owner, spec.ttl, until, answers, stays=True, ticket=self.ticket)
+        undo = Undo(spec.keys, self.owner, spec.ttl, until, answers, keeps_place=True, ticket=self.ticket)
         if count_status(answers, b"granted"):
             left = yield give_back(spec, self.owner, self.ticket, until)
             self._doubt(until, left)

@@ -58,7 +58,7 @@ async def test_a_body_is_cancelled_once_however_often_it_is_told(client: AsyncCl
     async def work() -> None:
         async with client.lock(name, cancel_on_lost=True):
             (hold,) = client._session.holds.of_name(name)
-            (tell,) = hold.bodies
+            (tell,) = hold.loss_hooks
             client._session.lose(hold, "the test says so")
             tell(hold.loss)  # type: ignore[arg-type]
             await asyncio.sleep(SOON)

@@ -374,7 +374,7 @@ def test_a_waiter_gets_its_place_back_from_an_undo_as_long_as_it_waits(
     session: Any = Waiting(waits=waits, leaves=leaves)
     session.closed = closed
     janitor = Janitor(session)
-    janitor._act(UndoTask(KEYS, b"me:1~ab.7", 0, 1.0, not_after=9.0, give_up_at=20.0, stays=True, ticket=7))
+    janitor._act(UndoTask(KEYS, b"me:1~ab.7", 0, 1.0, not_after=9.0, give_up_at=20.0, keeps_place=True, ticket=7))
     assert (session.asked, session.looks) == (asked, looks)
     assert [due.task for due in janitor._due] == ([PassOn(KEYS, WAITER)] if leaves else [])
 
@@ -423,7 +423,9 @@ def test_waiters_that_leave_together_are_taken_out_in_one_round() -> None:
     owners = [b"me:%d" % number for number in range(30)]
     session.waiters = dict.fromkeys(owners, SimpleNamespace(wake=session.wake))
     janitor = Janitor(session)
-    janitor._undo([UndoTask(KEYS, b"%b~1.7" % owner, 0, 1.0, 9.0, 20.0, stays=True, ticket=7) for owner in owners])
+    janitor._undo(
+        [UndoTask(KEYS, b"%b~1.7" % owner, 0, 1.0, 9.0, 20.0, keeps_place=True, ticket=7) for owner in owners]
+    )
     assert session.rounds == 2, "what gives them their places back, and what takes them out"
     assert session.asked[30:] == [f"leave {owner.decode()}" for owner in owners]
     janitor._act_on_due(10.1)
@@ -630,5 +632,5 @@ def test_an_undo_for_a_waiter_of_a_closed_client_puts_the_end_of_the_close_off_b
     session: Any = Away()
     session.closed = True
     janitor = Janitor(session)
-    janitor._act(UndoTask(KEYS, b"me:1~ab.7", 0, 60.0, not_after=9.0, give_up_at=70.0, stays=True, ticket=7))
+    janitor._act(UndoTask(KEYS, b"me:1~ab.7", 0, 60.0, not_after=9.0, give_up_at=70.0, keeps_place=True, ticket=7))
     assert [type(due.task) for due in janitor._due] == [UndoTask]

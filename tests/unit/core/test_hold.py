@@ -117,7 +117,7 @@ UNASKED = Failure("a", "it is being connected", sent=False)
         ({}, [[[b"granted", 0, 7]]] * 3, True),
         ({}, [[[b"granted", 0, 7]]] * 2 + [[UNASKED]], True),
         ({}, [[[b"granted", 0, 7]]] * 2 + [[SILENT]], False),
-        ({"healed": True}, [[[b"granted", 0, 7]]] * 3, False),
+        ({"healing_pending": True}, [[[b"granted", 0, 7]]] * 3, False),
         ({"owner": b"me:1@3000~ab.7"}, [[[b"granted", 0, 7]]] * 3, False),
     ],
     ids=["all answered", "one was not asked", "one is silent", "it was healed", "a waiter was served"],
@@ -224,11 +224,11 @@ class Struck(list[float]):
     """The ends of a hold; another thread sees a step of the first master's clock just before one of them is written."""
 
     def __init__(self, one: Hold, step: ClockStep) -> None:
-        super().__init__(one.ends)
+        super().__init__(one.lease_ends)
         self._hold, self._step = one, step
 
     def __setitem__(self, place: Any, end: Any) -> None:
-        if not self._hold._cuts:
+        if not self._hold._clock_steps:
             self._hold.shift(self._step)
         super().__setitem__(place, end)
 
@@ -237,7 +237,7 @@ class Struck(list[float]):
 def test_a_clock_that_goes_ahead_while_a_lease_is_counted_shortens_it(status: bytes) -> None:
     """Leases were confirmed before the step, until 20.0; by the master's clock as it is now that is 16.0."""
     one = hold()
-    one.ends = Struck(one, ClockStep(3.0, 0, 4.0, 1000))
+    one.lease_ends = Struck(one, ClockStep(3.0, 0, 4.0, 1000))
     count = one.count_renewal if status == b"extended" else one.count_healing
     count([[status, 999]], 1.0, 20.0, 2.0)
     assert one.deadline == 16.0
@@ -246,30 +246,30 @@ def test_a_clock_that_goes_ahead_while_a_lease_is_counted_shortens_it(status: by
 def test_a_clock_that_goes_ahead_while_a_late_grant_is_counted_shortens_it() -> None:
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers: list[Any] = [*base.answers[:2], [UNREAD]]
-    three = Hold(base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
+    three = Hold(base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
     answers[2] = [[b"granted", 999, 7]]
-    three.ends = Struck(three, ClockStep(1.0, 2, 4.0, 1000))
+    three.lease_ends = Struck(three, ClockStep(1.0, 2, 4.0, 1000))
     three.drop_absent([SILENT, SILENT, SILENT])
-    assert three.ends == [9.0, 9.0, 5.0]
+    assert three.lease_ends == [9.0, 9.0, 5.0]
 
 
 class Changed(list[float]):
     """The ends of a hold; another thread sees a step while the deadline is worked out."""
 
     def __init__(self, one: Hold, step: ClockStep) -> None:
-        super().__init__(one.ends)
+        super().__init__(one.lease_ends)
         self._hold, self._step = one, step
 
     def copy(self) -> list[float]:
         before = super().copy()
-        if not self._hold._cuts:
+        if not self._hold._clock_steps:
             self._hold.shift(self._step)
         return before
 
 
 def test_a_clock_that_goes_ahead_while_the_deadline_is_worked_out_counts() -> None:
     one = hold()
-    one.ends = Changed(one, ClockStep(1.0, 0, 4.0, 1000))
+    one.lease_ends = Changed(one, ClockStep(1.0, 0, 4.0, 1000))
     one.drop_absent([SILENT])
     assert one.deadline == 5.0
 
@@ -297,11 +297,11 @@ def test_what_was_granted_before_a_clock_went_ahead_and_is_heard_of_afterwards_c
     """Leases of such a grant have lost the step. A reply to a count shows the hold, but not for how long."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers: list[Any] = [*base.answers[:2], [UNREAD]]
-    three = Hold(base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
+    three = Hold(base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
     three.shift(ClockStep(1.0, 2, 20.0, 1000))
     answers[2][0] = granted
     three.drop_absent([SILENT, SILENT, said])
-    assert three.ends[2] == end
+    assert three.lease_ends[2] == end
 
 
 def test_a_grant_that_came_late_counts_like_the_others() -> None:
@@ -358,7 +358,7 @@ def test_a_place_in_the_queue_may_be_given_after_the_release(was_silent: bool) -
     """A master gives it whose answer to the acquire had not come yet when a quorum had granted the lock."""
     base, queued = hold(masters=3, ends=[9.0, 9.0, NEVER]), [b"queued", 0, 5_000, 0, b"other:1", 7]
     answers: list[Any] = [*base.answers[:2], [SILENT if was_silent else queued]]
-    one = Hold(base.spec, b"me:1~2.7", Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
+    one = Hold(base.spec, b"me:1~2.7", Who(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
     answers[2] = [queued]
     assert one.may_be_left([[RELEASED], [RELEASED], [ABSENT]]) == was_silent
 
@@ -368,7 +368,7 @@ def test_a_place_may_be_given_after_the_release_by_a_master_without_a_vote(owner
     """A request with a ticket writes the place before it asks whether the master has a vote."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers: list[Any] = [*base.answers[:2], [SILENT]]
-    one = Hold(base.spec, owner, Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
+    one = Hold(base.spec, owner, Who(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
     answers[2] = [[b"no_vote", 0, 1]]
     assert one.may_be_left([[RELEASED], [RELEASED], [ABSENT]]) == may_be_left
 
@@ -381,7 +381,7 @@ def test_a_place_in_the_queue_is_left_where_the_release_is_not_heard_of(
     """An earlier request of the same wait got the place, when the waiter had its ticket."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers = [*base.answers[:2], [acquired]]
-    one = Hold(base.spec, owner, Who(1, None, None), Grant(7, 9.0, base.ends, False, answers), 1)
+    one = Hold(base.spec, owner, Who(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
     assert one.may_be_left([[RELEASED], [RELEASED], [DOWN]]) == was_queued
     assert not one.may_be_left([[RELEASED], [RELEASED], [ABSENT]])
 
@@ -390,7 +390,9 @@ def test_a_place_in_the_queue_is_left_where_the_release_is_not_heard_of(
 def test_what_was_healed_is_left_though_an_older_absent_was_read_after_that(said: list[Any]) -> None:
     """Replies to a count may be such: it was written while the healing was on its way, by another connection."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
-    one = Hold(base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.ends, False, [*base.answers[:2], [DOWN]]), 1)
+    one = Hold(
+        base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.lease_ends, False, [*base.answers[:2], [DOWN]]), 1
+    )
     one.count_healing([DOWN, DOWN, said], 0.0, 9.0, 1.0)
     one.drop_absent([[b"counted", 0], [b"counted", 0], ABSENT])
     assert one.may_be_left([[RELEASED], [RELEASED], [DOWN]]) == (said[0] == b"healed")
@@ -456,7 +458,7 @@ def test_the_masters_on_which_a_release_may_have_left_something(acquired: list[A
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = acquired  # type: ignore[index]
     assert three.may_be_left([[RELEASED], [RELEASED], [released]]) == left
-    three.healed = True
+    three.healing_pending = True
     assert three.may_be_left([[RELEASED], [RELEASED], [released]]), "a healing that is under way may come after either"
 
 

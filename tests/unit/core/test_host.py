@@ -79,7 +79,7 @@ def test_a_waiter_keeps_a_place_that_it_gets_late_until_its_client_is_closed() -
     """The request that gives up its place may have overtaken the one for the place, on another connection."""
     host = PureHost(3)
     queued = [b"queued", 9_000_000_000_000_000, 5_000, 0, b"you:1", 7]
-    host.undo_attempt(Undo(hold().keys, b"me:1~1.7", 1.0, 1.3, [(queued,)] * 3, stays=True, ticket=7))
+    host.undo_attempt(Undo(hold().keys, b"me:1~1.7", 1.0, 1.3, [(queued,)] * 3, keeps_place=True, ticket=7))
     (check,) = host.checks
     assert not check.is_left()
     host.closed = True

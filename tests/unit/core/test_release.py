@@ -19,14 +19,14 @@ DOWN = Failure("a", "down", sent=False)
 ENDED = Ending(is_lost=False, is_confirmed=True, is_awaited=False, is_left=False)
 
 
-def hold(masters: int, *, healed: bool = False) -> Hold:
+def hold(masters: int, *, healing_pending: bool = False) -> Hold:
     """A hold that all of so many masters have granted."""
     addresses = tuple("abcde"[:masters])
     options = ClientOptions(ttl=9.0)
     spec = LockSpec.of(lock_keys("lock", "a"), addresses, options.for_lock(), options)
     grant = Grant(7, 9.0, [9.0] * masters, True, [[[b"granted", 0, 7]] for _ in addresses])
     one = Hold(spec, b"me:1", Who(1, None, None), grant, 1)
-    one.healed = healed
+    one.healing_pending = healing_pending
     return one
 
 
@@ -53,7 +53,7 @@ def test_the_end_of_a_hold(said: list[Any], ending: Ending) -> None:
 
 @pytest.mark.parametrize("said", [[RELEASED] * 3, [RELEASED, RELEASED, SILENT]])
 def test_what_a_healing_may_still_bring_is_not_awaited_but_ended(said: list[Any]) -> None:
-    ending = judge_end(hold(3, healed=True), [[reply] for reply in said], 2)
+    ending = judge_end(hold(3, healing_pending=True), [[reply] for reply in said], 2)
     assert ending == ENDED._replace(is_left=True)
 
 

@@ -95,7 +95,7 @@ def test_partial_renewals_move_the_deadline_to_the_qth_largest_of_the_latest_end
         said = [NEVER if word == "absent" else before for word, before in zip(words, said, strict=False)]
         if in_time:
             said = [end if word == "extended" else before for word, before in zip(words, said, strict=False)]
-        assert one.ends == said
+        assert one.lease_ends == said
         assert one.deadline == deadline_of(said, one.quorum)
         assert one.remaining(now) == max(0.0, one.deadline - now)
         assert confirmed == (in_time and words[:masters].count("extended") >= one.quorum)

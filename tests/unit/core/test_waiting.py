@@ -347,7 +347,7 @@ def test_what_a_releaser_gave_is_given_back_when_its_message_was_too_late_or_its
     assert driver.scripts() == ["acquire", "enqueue", "give_back", "enqueue"]
     assert driver.owners == [b"me:1"], "the hold has the name of the last attempt"
     undo = next(effect for effect in driver.effects if isinstance(effect, Undo))
-    assert (undo.owner, undo.stays, undo.ticket) == (b"me:1~ab.7", True, QUEUED[-1])
+    assert (undo.owner, undo.keeps_place, undo.ticket) == (b"me:1~ab.7", True, QUEUED[-1])
 
 
 def test_a_grant_that_was_given_back_is_never_taken() -> None:

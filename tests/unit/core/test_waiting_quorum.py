@@ -297,7 +297,7 @@ def test_what_a_slow_master_may_have_granted_is_looked_at_later_and_the_place_st
     assert isinstance(driver.run(), Grant)
     undo = next(effect for effect in driver.effects if isinstance(effect, Undo))
     assert undo.owner == b"me:1"
-    assert undo.stays
+    assert undo.keeps_place
     assert undo.answers is driver.given[0], "the list that goes on being filled"
 
 
@@ -318,7 +318,7 @@ def test_a_served_waiter_is_taken_out_of_the_queue_that_a_late_request_may_put_i
     assert isinstance(driver.run(), Grant)
     assert driver.owners[-1] == b"me:1~3.7"
     assert driver.undone() == undone
-    assert [effect.ticket for effect in driver.effects if isinstance(effect, Undo) and effect.stays] == [7]
+    assert [effect.ticket for effect in driver.effects if isinstance(effect, Undo) and effect.keeps_place] == [7]
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_place_that_a_slow_master_may_give_after_the_wait_is_taken_back(answer
     (undo,) = (effect for effect in driver.effects if isinstance(effect, Undo) and effect.owner == b"me:1")
     assert undo.answers is not None
     assert undo.ended_us is not None
-    assert not undo.stays
+    assert not undo.keeps_place
     driver.given[2][2][0] = answer
     assert may_keep_anything(undo.answers, undo.ended_us) == is_left
 
@@ -390,7 +390,7 @@ def test_a_hold_that_a_releaser_gave_on_a_quorum_is_taken_with_the_largest_token
     grant = driver.run()
     assert isinstance(grant, Grant)
     assert (grant.token, grant.settled) == (101, False)
-    assert grant.ends == [1003.75 - 0.032, float("-inf"), 1003.5 - 0.032]
+    assert grant.lease_ends == [1003.75 - 0.032, float("-inf"), 1003.5 - 0.032]
     assert grant.end == 1003.5 - 0.032, "valid until fewer than a quorum keep it"
     assert may_be_granted([grant.answers[1]]), "the third may have given it, too"
     assert grant.is_short
@@ -405,10 +405,10 @@ def test_a_grant_of_which_nobody_knows_when_it_was_made_changes_nothing_but_the_
     grant = driver.run()
     assert isinstance(grant, Grant)
     assert (grant.token, grant.settled, grant.begins) == (102, False, 1000.5)
-    assert grant.ends[1] == never
+    assert grant.lease_ends[1] == never
     hold = Hold(SPEC, driver.owners[-1], Who(1, None, None), grant, 1)
     hold.drop_absent([[b"absent", 0], SILENT, SILENT])
-    assert hold.ends == [never, never, grant.ends[2]], "it never counts as a grant that was asked for"
+    assert hold.lease_ends == [never, never, grant.lease_ends[2]], "it never counts as a grant that was asked for"
 
 
 def test_what_a_minority_gave_is_given_back_with_the_waiters_place() -> None:

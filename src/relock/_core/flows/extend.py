@@ -88,8 +88,8 @@ def _heal_on(
     in_doubt = {}  # holds with an earlier healing that was not answered, and may yet arrive
     for hold in holds:
         # Mark, then look: a release between the two sees that a master may yet get the hold.
-        in_doubt[hold] = hold.healed
-        hold.healed, hold.late_until = True, until
+        in_doubt[hold] = hold.healing_pending
+        hold.healing_pending, hold.late_until = True, until
     holds = [hold for hold in holds if is_current(hold)]
     ttls = [hold.ttl for hold in holds]
     calls = tuple(
@@ -106,7 +106,7 @@ def _heal_on(
         hold.count_healing(said, sent_at, _end(hold, ttl, sent_at), now)
         # If the hold has been released meanwhile, the healing may have reached a master after the release.
         is_silent = any(isinstance(answer, Failure) and answer.sent for answer in said)
-        hold.healed = in_doubt[hold] or is_silent or not is_current(hold)
+        hold.healing_pending = in_doubt[hold] or is_silent or not is_current(hold)
         if any(is_status(answer, b"refused") for answer in said):
             refused.append(hold)
     return refused

@@ -44,7 +44,7 @@ def judge_end(hold: Hold, answers: Sequence[Answer], quorum: int) -> Ending:
     """Return the outcome of `answers` to the end of a hold, where not every master has confirmed it."""
     released = count_status(answers, b"released")
     silent = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
-    is_awaited = silent > 0 and released + silent == len(answers) and not hold.healed
+    is_awaited = silent > 0 and released + silent == len(answers) and not hold.healing_pending
     return Ending(
         is_lost=released < quorum <= count_status(answers, b"absent"),
         is_confirmed=released >= quorum,

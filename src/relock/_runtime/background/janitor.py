@@ -222,7 +222,7 @@ class Janitor(Service):
         for i, task in enumerate(tasks):
             silent = frozenset(master for master in asked if isinstance(answers[master][i], Failure))
             done = not silent
-            if task.stays and any(is_status(answer[i], b"released") for answer in answers):
+            if task.keeps_place and any(is_status(answer[i], b"released") for answer in answers):
                 session.hubs.look_again(waiter_name(task.owner))  # a master wakes others only
             if done and sent_at > task.not_after:  # sent, not answered: the request may have come in between
                 continue
@@ -242,7 +242,7 @@ class Janitor(Service):
     def _as_wanted(self, task: UndoTask) -> UndoTask:
         """Return the undo as it is wanted by now: no place is kept whose waiter has left, or whose client is closed."""
         if self._session.closed:
-            return task._replace(stays=False, ticket=0)
+            return task._replace(keeps_place=False, ticket=0)
         return task if self._still_waits(task) else task._replace(ticket=0)
 
     def _still_waits(self, task: UndoTask) -> bool:
@@ -443,6 +443,6 @@ def _not_after(due: _Due) -> float:
 
 
 def _call(task: UndoTask) -> Call:
-    if task.stays:
+    if task.keeps_place:
         return release.give_back_call(task.keys, task.owner, task.ticket)
     return release.end_call(task.keys, task.owner, task.token, task.ttl)
