@@ -134,7 +134,7 @@ class Calls:
         started_at = host.clock()
         waiter = next(self._hub.names) if who.name is None else self._hub.new_name(who.name)
         if count == 1 and host.may_be_handed:
-            waiter += spec.wording.mark  # a releaser gives one level
+            waiter += spec.templates.grant_suffix  # a releaser gives one level
         owners = [waiter]
         record.owners, record.spec = owners, spec  # Note, then send
         in_line = started_at < until and started_at - host.waited_at < IN_LINE_SECONDS
@@ -146,7 +146,7 @@ class Calls:
             outcome, first, grants = yield from self._queue(spec, owners, started_at, until)
         elif not in_line and count == 1:
             end = started_at + spec.node_timeout
-            request = spec.wording.acquire if is_lone else spec.wording.acquire_with(host.propose())
+            request = spec.templates.acquire if is_lone else spec.templates.acquire_with(host.propose())
             answers: Sequence[Answer] = (
                 self._at_once and self._at_once(request, spec.keys, waiter, started_at, end)
             ) or (yield Exchange(request, spec.keys, waiter, started_at, end, is_attempt_certain))
@@ -206,7 +206,7 @@ class Calls:
         if not (yield Listen(spec.keys, waiter, NEVER)):  # a message may come before the reply
             return None, None, None
         end = started_at + spec.node_timeout
-        request = spec.wording.enqueue
+        request = spec.templates.enqueue
         answers: Sequence[Answer] = (self._at_once and self._at_once(request, spec.keys, waiter, started_at, end)) or (
             yield Exchange(request, spec.keys, waiter, started_at, end, is_attempt_certain)
         )

@@ -145,7 +145,7 @@ class Hold:
         if self.is_short:
             self.renew_at = granted_at + HANDED_SETTLE_SECONDS
         self.renew_until = FOREVER if options.max_hold is None else granted_at + options.max_hold
-        self.ending = spec.wording.release if self.settled else spec.wording.release_with(self.token, spec.ttl)
+        self.ending = spec.templates.release if self.settled else spec.templates.release_with(self.token, spec.ttl)
         self.late_until = granted_at + spec.node_timeout
         self.callbacks: list[Callable[[Loss], object]] = [] if options.on_lost is None else [options.on_lost]
         self.loss_hooks: list[Callable[[Loss], object]] = []
@@ -204,7 +204,7 @@ class Hold:
         """
         if ttl > self.ttl:
             before, self.ttl = self.ttl, ttl
-            self.ending = self.spec.wording.release_with(self.fence, ttl)
+            self.ending = self.spec.templates.release_with(self.fence, ttl)
             self.leased = before if self.leased is None else self.leased
 
     def remaining(self, now: float) -> float:

@@ -19,13 +19,13 @@ TICKET_AT_ONCE = 0  # a lone master gives a ticket, and that is agreed
 TICKET_PROPOSAL = -1  # one of several proposes one, and writes nothing; -T: it writes that or T, whichever is larger
 
 
-class Wording(NamedTuple):
+class CallTemplates(NamedTuple):
     """Arguments of a lock's requests, the same for all locks with the same options.
 
     Attributes:
         fair: a newcomer goes behind the queue.
         hand: a release gives the lock to the first waiter; else it only wakes it.
-        mark: the end of its waiters' names: the lease that a releaser may give them, if any.
+        grant_suffix: the end of its waiters' names: the lease that a releaser may give them, if any.
         taking: the script that takes the lock for one level, prepared but for the owner and the proposed token.
         acquire: the same without such a token, prepared but for the owner.
         enqueue: the script that takes it or a place in the queue of a lone master, for one level, prepared likewise.
@@ -37,7 +37,7 @@ class Wording(NamedTuple):
     token_ms: bytes
     fair: bytes
     hand: bytes
-    mark: bytes
+    grant_suffix: bytes
     taking: Prepared
     acquire: Prepared
     enqueue: Prepared
@@ -54,20 +54,20 @@ class Wording(NamedTuple):
 
 
 Options = tuple[float, bool, bool, bool]
-_wordings: Cache[Options, Wording] = Cache()
+_templates: Cache[Options, CallTemplates] = Cache()
 
 
-def _wording(ttl: float, fair: bool, hands_over: bool, takes_grants: bool) -> Wording:
+def _templates_for(ttl: float, fair: bool, hands_over: bool, takes_grants: bool) -> CallTemplates:
     load_all()
     lease, token, is_fair, hand = b"%d" % lease_ms(ttl), b"%d" % token_ms(ttl), b"%d" % fair, b"%d" % hands_over
     taking = load("acquire").prepare(count=1, lease_ms=lease, token_ms=token, fair=is_fair)
     queueing: dict[str, bytes | int] = {"ticket": TICKET_AT_ONCE, "alive_ms": ALIVE_MS, "queue_ms": QUEUE_MS}
-    return Wording(
+    return CallTemplates(
         lease_ms=lease,
         token_ms=token,
         fair=is_fair,
         hand=hand,
-        mark=b"@%d" % lease_ms(min(ttl, HANDED_LEASE_SECONDS)) if takes_grants else b"",
+        grant_suffix=b"@%d" % lease_ms(min(ttl, HANDED_LEASE_SECONDS)) if takes_grants else b"",
         taking=taking,
         acquire=taking.completed(0),
         enqueue=load("enqueue").prepare(count=1, lease_ms=lease, fair=is_fair, **queueing),
@@ -94,7 +94,7 @@ class LockSpec:
     drift_factor: float
     validity: float
     patience: float
-    wording: Wording
+    templates: CallTemplates
 
     @classmethod
     def of(cls, keys: LockKeys, masters: tuple[str, ...], options: LockOptions, client: ClientOptions) -> "LockSpec":
@@ -113,7 +113,7 @@ class LockSpec:
             drift_factor=client.drift_factor,
             validity=options.ttl - drift_of(options.ttl, client.drift_factor),
             patience=client.patience,
-            wording=_wordings.get(said_by) or _wordings.keep(said_by, _wording(*said_by)),
+            templates=_templates.get(said_by) or _templates.keep(said_by, _templates_for(*said_by)),
         )
 
 

@@ -176,7 +176,7 @@ async def test_whatever_is_in_the_way_of_the_short_way_is_left_to_the_general_on
         assert connection is not None
         obstacle(link, connection)
         until = now + spec.node_timeout
-        exchange = Exchange(spec.wording.acquire, spec.keys, b"a:b", now, until, is_attempt_certain)
+        exchange = Exchange(spec.templates.acquire, spec.keys, b"a:b", now, until, is_attempt_certain)
         assert not link.send_at_once(Round(exchange, now, [link.master.no_reply_yet]))
         link.waiting.clear()
         connection.in_flight.clear()

@@ -19,7 +19,7 @@ def spec(**options: Any) -> LockSpec:
 
 
 @pytest.mark.parametrize(
-    ("options", "hand", "mark"),
+    ("options", "hand", "suffix"),
     [
         ({}, b"1", b"@3000"),
         ({"ttl": 1.0}, b"1", b"@1000"),
@@ -30,11 +30,11 @@ def spec(**options: Any) -> LockSpec:
     ],
     ids=str,
 )
-def test_which_locks_hand_over_and_which_take_a_hand_off(options: dict[str, Any], hand: bytes, mark: bytes) -> None:
+def test_which_locks_hand_over_and_which_take_a_hand_off(options: dict[str, Any], hand: bytes, suffix: bytes) -> None:
     """A grant that replicas must have is worth nothing before they have it: a waiter that needs that asks itself."""
-    wording = spec(**options).wording
-    assert (wording.hand, wording.mark) == (hand, mark)
-    assert b"\r\n%b\r\n" % hand in wording.release.others
+    templates = spec(**options).templates
+    assert (templates.hand, templates.grant_suffix) == (hand, suffix)
+    assert b"\r\n%b\r\n" % hand in templates.release.others
 
 
 def test_no_call_reads_a_script_from_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -48,5 +48,5 @@ def test_no_call_reads_a_script_from_its_file(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_locks_with_the_same_options_share_what_they_say() -> None:
-    assert spec().wording is spec(patience=1.0).wording
-    assert spec().wording is not spec(ttl=20.0).wording
+    assert spec().templates is spec(patience=1.0).templates
+    assert spec().templates is not spec(ttl=20.0).templates

@@ -36,14 +36,14 @@ def take_call(spec: LockSpec, owner: bytes, count: int, proposal: int) -> Call:
     `proposal` is a fencing token for all of several masters to give; 0: none.
     """
     if count == 1:
-        return spec.wording.acquire_with(proposal).call(spec.keys, owner)
+        return spec.templates.acquire_with(proposal).call(spec.keys, owner)
     return load("acquire").call(
         spec.keys,
         owner=owner,
         count=count,
-        lease_ms=spec.wording.lease_ms,
-        token_ms=spec.wording.token_ms,
-        fair=spec.wording.fair,
+        lease_ms=spec.templates.lease_ms,
+        token_ms=spec.templates.token_ms,
+        fair=spec.templates.fair,
         proposal=proposal,
     )
 
@@ -51,13 +51,13 @@ def take_call(spec: LockSpec, owner: bytes, count: int, proposal: int) -> Call:
 def enqueue_call(spec: LockSpec, owner: bytes, count: int, ticket: int) -> Call:
     """Return the call that takes the lock if it is free and the waiter's turn, else a place in the queue."""
     if count == 1 and ticket == TICKET_AT_ONCE:
-        return spec.wording.enqueue.call(spec.keys, owner)
+        return spec.templates.enqueue.call(spec.keys, owner)
     return load("enqueue").call(
         spec.keys,
         owner=owner,
         count=count,
-        lease_ms=spec.wording.lease_ms,
-        fair=spec.wording.fair,
+        lease_ms=spec.templates.lease_ms,
+        fair=spec.templates.fair,
         ticket=ticket,
         alive_ms=ALIVE_MS,
         queue_ms=QUEUE_MS,
@@ -78,7 +78,7 @@ def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outco
             return tuple.__new__(Grant, (reply[2], end, [end], True, answers, None, False, False))
     outcome = judge(answers, spec.masters, end, now)
     if isinstance(outcome, Grant):
-        return outcome if is_token_safe(outcome, int(spec.wording.lease_ms)) else None
+        return outcome if is_token_safe(outcome, int(spec.templates.lease_ms)) else None
     return outcome if now >= until and isinstance(outcome, Refused) and not outcome.undecided else None
 
 
@@ -102,7 +102,7 @@ def attempt(spec: LockSpec, call: Call, clock: Clock, until: float, first: First
         if not is_late:
             break
         before = answers
-    if outcome.__class__ is Grant and len(answers) > 1 and not is_token_safe(outcome, int(spec.wording.lease_ms)):
+    if outcome.__class__ is Grant and len(answers) > 1 and not is_token_safe(outcome, int(spec.templates.lease_ms)):
         outcome = yield from write_token(spec, outcome, clock, until)
     return outcome, answers, sent_at
 
@@ -141,7 +141,7 @@ def write_token(spec: LockSpec, grant: Grant, clock: Clock, until: float) -> Gen
 
     `until` is when the caller gives up. Return the grant, or a `NoQuorum` where that failed.
     """
-    call = load("fence").call(spec.keys, fence=grant.token, lease_ms=spec.wording.lease_ms)
+    call = load("fence").call(spec.keys, fence=grant.token, lease_ms=spec.templates.lease_ms)
     answers = yield Ask((call,), min(until, grant.end, clock() + spec.node_timeout), is_token_known)
     if is_token_known(answers) and clock() < grant.end:
         return grant

@@ -48,7 +48,7 @@ def extend(
 def _call(hold: Hold, ttl: float) -> Call:
     """Return the call that renews the lease of `hold` for `ttl` seconds."""
     if ttl == hold.spec.ttl:
-        return hold.spec.wording.extend.call(hold.keys, hold.owner)
+        return hold.spec.templates.extend.call(hold.keys, hold.owner)
     return load("extend").call(hold.keys, owner=hold.owner, lease_ms=lease_ms(ttl), token_ms=token_ms(ttl))
 
 
