@@ -11,7 +11,7 @@ from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Grant, NoQuorum, Outcome, Refused, quorum_of
 from relock._errors import AcquireTimeoutError, LockLostError, NotOwnedError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_seconds
-from relock._owner import Who, named
+from relock._owner import Owner, named
 from relock._runtime.session.session import Session
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Holding(ABC):
     # ------------------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _who(self) -> Who:
+    def _who(self) -> Owner:
         """Return the owner on whose behalf the call is made."""
 
     def _hold(self) -> Hold | None:

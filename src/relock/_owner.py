@@ -39,11 +39,11 @@ class ThreadOwner:
     __slots__ = ("__weakref__", "ident", "who")
 
     ident: int
-    who: "Who"
+    who: "Owner"
 
     def __init__(self) -> None:
         self.ident = threading.get_ident()
-        self.who = Who(next(_serials), weakref.ref(self), None)
+        self.who = Owner(next(_serials), weakref.ref(self), None)
 
     def get_name(self) -> str:
         """Return the thread's name; its identifier where `threading` did not start it."""
@@ -67,16 +67,16 @@ class TaskRef:
         return None if task is None or task.done() or task.get_loop().is_closed() else task
 
 
-def task_of(thread: "ThreadRef | TaskRef | None") -> "asyncio.Task[Any] | None":
+def task_of(liveness: "ThreadRef | TaskRef | None") -> "asyncio.Task[Any] | None":
     """Return the task of an owner that is a task, while the task can run; else None."""
-    return thread() if isinstance(thread, TaskRef) else None
+    return liveness() if isinstance(liveness, TaskRef) else None
 
 
-def caller_name(key: "OwnerKey", thread: "ThreadRef | TaskRef | None") -> str:
+def caller_name(key: "OwnerKey", liveness: "ThreadRef | TaskRef | None") -> str:
     """Return the name, for people, of the caller that a hold under `key` belongs to."""
-    if thread is None:
+    if liveness is None:
         return f"owner={key[1]!r}" if isinstance(key, tuple) else "an owner="
-    kind, caller = "task" if isinstance(thread, TaskRef) else "thread", thread()
+    kind, caller = "task" if isinstance(liveness, TaskRef) else "thread", liveness()
     return f"a {kind} that has ended" if caller is None else f"the {kind} {caller.get_name()!r}"
 
 
@@ -90,12 +90,12 @@ def runs_on(caller: object, loop: object) -> bool:
     return loop_of(caller) is loop
 
 
-class Who(NamedTuple):
+class Owner(NamedTuple):
     """Owner for which a call is made.
 
     Attributes:
         key: the key of its holds in the book.
-        thread: a reference to the thread or task that is the owner: dead once that has ended, or the task's loop is
+        liveness: a reference to the thread or task that is the owner: dead once that has ended, or the task's loop is
             closed. None where ``owner=`` names the owner.
         name: what ``owner=`` names, or None.
         takes_turns: True if the owner may have several calls under way, which take turns at a gate; a thread has one at
@@ -103,14 +103,14 @@ class Who(NamedTuple):
     """
 
     key: OwnerKey
-    thread: ThreadRef | TaskRef | None
+    liveness: ThreadRef | TaskRef | None
     name: str | None
     takes_turns: bool = False
 
 
-def named(owner: str) -> Who:
+def named(owner: str) -> Owner:
     """Return the owner of the callers that name this ``owner=``."""
-    return Who(("owner", owner), None, owner, takes_turns=True)
+    return Owner(("owner", owner), None, owner, takes_turns=True)
 
 
 class _Local(threading.local):
@@ -122,14 +122,14 @@ class _Local(threading.local):
 
 
 #: Return the calling thread as an owner, also a thread that was started through ``_thread``.
-current_thread: Callable[[], Who] = partial(attrgetter("who"), _Local())
+current_thread: Callable[[], Owner] = partial(attrgetter("who"), _Local())
 
 
 class _Tasks(threading.local):
     """Tasks of the loop that each thread runs, kept by thread: so no two threads change the same dict at once."""
 
     def __init__(self) -> None:
-        known: dict[weakref.ref[asyncio.Task[Any]], Who] = {}
+        known: dict[weakref.ref[asyncio.Task[Any]], Owner] = {}
         self.known = known  # a WeakKeyDictionary would run Python code at each look-up
         self.forget = lambda task: known.pop(task, None)  # any thread may collect the task, and must find this dict
 
@@ -137,7 +137,7 @@ class _Tasks(threading.local):
 _tasks = _Tasks()
 
 
-def current_task() -> Who | None:
+def current_task() -> Owner | None:
     """Return the task, as an owner, that the calling thread's event loop runs; None outside a task.
 
     A task is known by its object. Others may have its name or id; a child copies the context of its parent, and would
@@ -150,7 +150,9 @@ def current_task() -> Who | None:
     tasks = _tasks
     who = tasks.known.get(weakref.ref(task))
     if who is None:
-        who = tasks.known[weakref.ref(task, tasks.forget)] = Who(next(_serials), TaskRef(task), None, takes_turns=True)
+        who = tasks.known[weakref.ref(task, tasks.forget)] = Owner(
+            next(_serials), TaskRef(task), None, takes_turns=True
+        )
     return who
 
 

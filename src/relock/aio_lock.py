@@ -17,7 +17,7 @@ from relock._core.renewal import confirm_lease, renew_now
 from relock._errors import RelockError
 from relock._holding import HasSession, Holding
 from relock._options import LockOptions, called_as, check_keywords, check_seconds
-from relock._owner import Who, current_task
+from relock._owner import Owner, current_task
 from relock._runtime.aio.begun import AwaitedCall, Begun, awaited
 from relock._runtime.aio.body import Bodies, Body
 from relock._runtime.aio.foreground import Foreground
@@ -63,7 +63,7 @@ class AsyncLock(Holding):
         super().__init__(client, name, spec, options)
         self._bodies: Bodies | None = {} if cancel_on_lost else None
 
-    def _who(self) -> Who:
+    def _who(self) -> Owner:
         return self._named_owner or current_task() or self._refuse_outside_task()
 
     def _refuse_outside_task(self) -> Never:
@@ -110,7 +110,7 @@ class AsyncLock(Holding):
         who = self._named_owner or current_task() or self._refuse_outside_task()
         return AwaitedCall(self._take(who, limit))
 
-    async def _take(self, who: Who, limit: float, *, must: bool = False) -> bool:
+    async def _take(self, who: Owner, limit: float, *, must: bool = False) -> bool:
         """Return whether the caller has the lock now; if it has not and `must`, raise `AcquireTimeoutError`."""
         foreground = self._client._foreground()
         until = foreground.session.clock() + limit
@@ -154,11 +154,11 @@ class AsyncLock(Holding):
         who = self._who()
         return Begun(self._release(who), partial(self._release_unbegun, who))
 
-    def _release_unbegun(self, who: Who) -> None:
+    def _release_unbegun(self, who: Owner) -> None:
         """Give back a level for a release that was made a task, and was cancelled before it began."""
         self._client._session.interrupted_of_tasks.undo_release(CallRecord(), self.name, who, 1)
 
-    async def _release(self, who: Who) -> None:
+    async def _release(self, who: Owner) -> None:
         record, session = CallRecord(), self._client._session
         if self._client._is_closed:
             self._release_of_closed_client(record, who)
@@ -179,7 +179,7 @@ class AsyncLock(Holding):
         if session.pending_warnings:
             session.raise_pending_warnings()
 
-    def _undo_release(self, record: CallRecord, who: Who, error: BaseException) -> None:
+    def _undo_release(self, record: CallRecord, who: Owner, error: BaseException) -> None:
         """Leave the gate after an error of the release's own; have it carried out in the background after another."""
         interrupted = self._client._session.interrupted_of_tasks
         if isinstance(error, RelockError):
@@ -187,7 +187,7 @@ class AsyncLock(Holding):
         else:
             interrupted.undo_release(record, self.name, who, 1)
 
-    def _release_of_closed_client(self, record: CallRecord, who: Who) -> None:
+    def _release_of_closed_client(self, record: CallRecord, who: Owner) -> None:
         """Have the session's background give back a level, if the session is open: the client asks nobody any more."""
         session = self._client._session
         hold = session.holds.get((self.name, who.key))
@@ -211,7 +211,7 @@ class AsyncLock(Holding):
             self._begin_body(self._bodies, who)
         return self
 
-    def _begin_body(self, bodies: Bodies, who: Who) -> None:
+    def _begin_body(self, bodies: Bodies, who: Owner) -> None:
         body, hold = Body(), self._client._session.holds.get((self.name, who.key))
         bodies.setdefault(body.task, []).append(body)
         if hold is not None:
@@ -219,7 +219,7 @@ class AsyncLock(Holding):
             if hold.loss is not None:  # Mark, then look: a hold that was lost before tells no body
                 body.lost(hold.loss)
 
-    def _end_body(self, bodies: Bodies, who: Who) -> Body | None:
+    def _end_body(self, bodies: Bodies, who: Owner) -> Body | None:
         task = asyncio.current_task()
         running = bodies.get(task) if task is not None else None
         if not running or task is None:

@@ -12,7 +12,7 @@ from relock._core.renewal import confirm_lease, renew_now
 from relock._errors import ConfigurationError, LockLostError, RelockError
 from relock._holding import HasSession, Holding
 from relock._options import called_as, check_keywords, check_seconds
-from relock._owner import Who
+from relock._owner import Owner
 
 # The default of `threading.RLock` as an object of its own: a -1 that a caller passes is another object.
 NOT_PASSED = float("-1")
@@ -47,7 +47,7 @@ class Lock(Holding):
 
     _client: LockClient
 
-    def _who(self) -> Who:
+    def _who(self) -> Owner:
         return self._named_owner or self._client._session.platform.who()
 
     # Taking and giving back -----------------------------------------------------------------------------------------

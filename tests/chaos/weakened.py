@@ -178,7 +178,7 @@ def share_holds_among_tasks() -> None:
     """All tasks of a process are one owner, as if its loop's thread were it: each comes in on top of the others."""
     from relock import _owner, aio_lock
 
-    def anybody() -> _owner.Who:
+    def anybody() -> _owner.Owner:
         return _owner.named("loop")
 
     _replace(aio_lock, "current_task", anybody)

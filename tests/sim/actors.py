@@ -15,7 +15,7 @@ from typing import Any
 from support.virtual_actor import VirtualActor
 
 from relock import AsyncClient, AsyncLock, Client
-from relock._owner import Who, running_loop
+from relock._owner import Owner, running_loop
 from relock._owner import current_task as current_owner
 from relock.testing._loop import VirtualLoop
 from relock.testing._platform import VirtualQueue
@@ -44,7 +44,7 @@ class Actor(VirtualActor):
         who: the task as an owner, once it has done something.
     """
 
-    who: Who | None
+    who: Owner | None
 
     def __init__(self, loop: VirtualLoop, process: Process, random: Random) -> None:
         super().__init__(loop, process, Interrupted)
@@ -142,7 +142,7 @@ class _ActorsLock(AsyncLock):
 
     actor: Actor
 
-    def _who(self) -> Who:
+    def _who(self) -> Owner:
         if running_loop() is not None or self._named_owner is not None or self.actor.who is None:
             return super()._who()
         return self.actor.who

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from relock._core.book import Book
-from relock._owner import Who, caller_name, current_task, current_thread, named
+from relock._owner import Owner, caller_name, current_task, current_thread, named
 
 
 class FakeHold:
     """A hold, as the book sees it."""
 
-    def __init__(self, who: Who) -> None:
-        self.key, self.thread, self.loss = who.key, who.thread, None
+    def __init__(self, who: Owner) -> None:
+        self.key, self.liveness, self.loss = who.key, who.liveness, None
 
 
-def error_for(holder: Who | None, caller: Who) -> str:
+def error_for(holder: Owner | None, caller: Owner) -> str:
     """The text for a `caller`, where `holder` has the lock."""
     book: Any = Book()
     if holder is not None:
@@ -52,7 +52,7 @@ def test_a_thread_that_threading_did_not_start_is_known_by_its_identifier() -> N
 
     def run() -> None:
         who = current_thread()
-        found.extend((caller_name(who.key, who.thread), str(threading.get_ident())))
+        found.extend((caller_name(who.key, who.liveness), str(threading.get_ident())))
         done.set()
 
     _thread.start_new_thread(run, ())

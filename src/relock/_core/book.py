@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from relock._core.hold import Hold
 from relock._errors import LockLostError, NotOwnedError
-from relock._owner import OwnerKey, Who, caller_name
+from relock._owner import Owner, OwnerKey, caller_name
 
 HoldKey = tuple[str, OwnerKey]
 
@@ -22,7 +22,7 @@ class Book(dict[HoldKey, Hold]):
         """Return every hold, lost ones too; forget lost ones whose owners ended, and the oldest beyond `TOLD_MAX`."""
         told = []
         for key, hold in self.copy().items():
-            if hold.loss is not None and hold.thread is not None and hold.thread() is None:
+            if hold.loss is not None and hold.liveness is not None and hold.liveness() is None:
                 self.pop(key, None)  # nobody is left to be told
             elif hold.loss is not None and hold.count == 0:
                 told.append((key, hold))
@@ -35,13 +35,13 @@ class Book(dict[HoldKey, Hold]):
         """Return whether `hold` is still held: neither released nor lost."""
         return hold.loss is None and self.get((hold.keys.name, hold.key)) is hold
 
-    def not_owned(self, name: str, who: Who) -> NotOwnedError:
+    def not_owned(self, name: str, who: Owner) -> NotOwnedError:
         """Return the error for a caller that holds nothing.
 
         The error names the caller of this client that has the lock: often one enters a block and another one leaves it.
         """
-        caller = caller_name(who.key, who.thread)
-        holder = next((caller_name(hold.key, hold.thread) for hold in self.of_name(name)), None)
+        caller = caller_name(who.key, who.liveness)
+        holder = next((caller_name(hold.key, hold.liveness) for hold in self.of_name(name)), None)
         if holder is None:
             text = f"{caller} does not hold {name!r}: a caller must acquire a lock before it can use or release it"
         else:

@@ -44,7 +44,7 @@ from relock._errors import LockLostError
 from relock._events import Granted, NotGranted, Released, ReleaseUnconfirmed
 from relock._keys import LockKeys
 from relock._options import LockOptions
-from relock._owner import Who, taker_of
+from relock._owner import Owner, taker_of
 from relock._scripts import Prepared
 
 IN_LINE_SECONDS = 1.0  # for so long after a wait has begun, the next acquire is likely to wait as well
@@ -83,7 +83,7 @@ class Calls:
     # Acquire --------------------------------------------------------------------------------------------------------
 
     def acquire(
-        self, record: CallRecord, spec: LockSpec, who: Who, until: float, *, count: int = 1
+        self, record: CallRecord, spec: LockSpec, who: Owner, until: float, *, count: int = 1
     ) -> CallFlow[Outcome | None]:
         """Take one more level for the caller: a nested one on its hold, or an outermost one with `count` levels.
 
@@ -129,7 +129,9 @@ class Calls:
         self._tell_refusal(spec, came_at)
         return Refused(info.owner, len(info.queue), info.ttl, None, undecided=False)
 
-    def _take(self, record: CallRecord, spec: LockSpec, who: Who, until: float, count: int) -> CallFlow[Outcome | None]:
+    def _take(
+        self, record: CallRecord, spec: LockSpec, who: Owner, until: float, count: int
+    ) -> CallFlow[Outcome | None]:
         host = self._host
         started_at = host.clock()
         waiter = next(self._hub.names) if who.name is None else self._hub.new_name(who.name)
@@ -284,7 +286,7 @@ class Calls:
 
     # Release --------------------------------------------------------------------------------------------------------
 
-    def release(self, record: CallRecord, name: str, who: Who, *, levels: int = 1) -> CallFlow[None]:
+    def release(self, record: CallRecord, name: str, who: Owner, *, levels: int = 1) -> CallFlow[None]:
         """Leave `levels` levels (0: all) of the caller's hold.
 
         Raises:
@@ -376,7 +378,7 @@ class Calls:
 
     # A condition's wait ---------------------------------------------------------------------------------------------
 
-    def take_again(self, record: CallRecord, who: Who, hold: Hold, count: int) -> CallFlow[Outcome | None]:
+    def take_again(self, record: CallRecord, who: Owner, hold: Hold, count: int) -> CallFlow[Outcome | None]:
         """Take `count` levels for the owner of `hold`, which a wait has given up; wait until the masters are back.
 
         The new hold has the options of the outermost level of `hold`, and what the other levels have asked for.

@@ -13,7 +13,7 @@ from relock._core.lock_spec import LockSpec
 from relock._core.quorum import NEVER, Grant, deadline_of, is_status
 from relock._events import Loss
 from relock._keys import LockKeys
-from relock._owner import OwnerKey, Taker, TaskRef, ThreadRef, Who, has_ticket, runs_on, task_of, waiter_name
+from relock._owner import Owner, OwnerKey, Taker, TaskRef, ThreadRef, has_ticket, runs_on, task_of, waiter_name
 from relock._scripts import Prepared
 
 EXPIRED = "its lease ended before it could be renewed"
@@ -36,7 +36,7 @@ class Hold:
     Attributes:
         owner: its name on the masters, ``<client>:<uuid>``.
         key: the caller that may use it, in this process.
-        thread: the owner, a thread or a task, or None where ``owner=`` names the owner.
+        liveness: the owner, a thread or a task, or None where ``owner=`` names the owner.
         ttl: seconds; later renewals ask for this lease.
         leased: the last lease (s) that a quorum confirmed, if a longer one was asked for since; None: that is the ttl.
         settled: a quorum of masters gave the token, so the release need not write it to the others.
@@ -83,6 +83,7 @@ class Hold:
         "late_until",
         "lease_ends",
         "leased",
+        "liveness",
         "loss",
         "loss_hooks",
         "owner",
@@ -93,7 +94,6 @@ class Hold:
         "settling",
         "spec",
         "takes_turns",
-        "thread",
         "token",
         "ttl",
         "wanted",
@@ -120,18 +120,18 @@ class Hold:
     settling: bool
     spec: LockSpec
     takes_turns: bool
-    thread: ThreadRef | TaskRef | None
+    liveness: ThreadRef | TaskRef | None
     token: int
     ttl: float
     wanted: int
 
-    def __init__(self, spec: LockSpec, owner: bytes, who: Who, grant: Grant, count: int) -> None:
+    def __init__(self, spec: LockSpec, owner: bytes, who: Owner, grant: Grant, count: int) -> None:
         options = spec.options
         self.spec = spec
         self.keys = spec.keys
         self.owner = owner
         self.key = who.key
-        self.thread = who.thread
+        self.liveness = who.liveness
         self.takes_turns = who.takes_turns
         self.ttl = spec.ttl
         self.leased: float | None = None
@@ -217,7 +217,7 @@ class Hold:
             return None
         if self.deadline == NEVER:
             return FORGOTTEN
-        if self.thread is not None and self.thread() is None:
+        if self.liveness is not None and self.liveness() is None:
             return OWNER_ENDED
         if now >= self.renew_until:
             return MAX_HOLD
@@ -239,13 +239,13 @@ class Hold:
 
     def belongs_to(self, loop: object) -> bool:
         """Return whether the owner is a task of the event loop `loop`."""
-        return runs_on(task_of(self.thread), loop)
+        return runs_on(task_of(self.liveness), loop)
 
     def wants_renewal(self, now: float) -> bool:
         """Return whether the hold is to be renewed by now, or so soon that it may as well join this batch."""
         if self.loss is not None or self.is_stalled or now >= self.renew_until:
             return False
-        if self.thread is not None and self.thread() is None:
+        if self.liveness is not None and self.liveness() is None:
             return False
         return now >= self.renew_at - self.ahead
 

@@ -11,7 +11,7 @@ from relock._core.call_record import CallRecord
 from relock._core.hold import FOREVER, Hold
 from relock._core.host import Host
 from relock._core.tasks import GoOn
-from relock._owner import Who
+from relock._owner import Owner
 
 
 class _Errand:
@@ -144,7 +144,7 @@ class Interrupted:
         self._errands.add(errand)  # a place in line is known by a weak reference
         errand.put()
 
-    def undo_release(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
+    def undo_release(self, record: CallRecord, name: str, who: Owner, levels: int) -> None:
         """Have the background give back what an interrupted release should have given back.
 
         A caller that leaves a ``with`` block by an interrupt in its last step no longer holds the lock.
@@ -153,7 +153,7 @@ class Interrupted:
             record.completed = self._host.holds.get((name, who.key)), levels
         self.undo_acquire(record)
 
-    def undo_release_again(self, record: CallRecord, name: str, who: Who, levels: int) -> None:
+    def undo_release_again(self, record: CallRecord, name: str, who: Owner, levels: int) -> None:
         """Do the rest of `undo_release`, which another exception may have cut off, and leave the gate in any case."""
         try:
             self.undo_release(record, name, who, levels)

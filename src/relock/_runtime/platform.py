@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from relock._core.effects import Clock
-from relock._owner import Who, current_thread, running_loop, running_task
+from relock._owner import Owner, current_thread, running_loop, running_task
 from relock._runtime.net.channel import Channel, open_channel
 from relock._runtime.net.green import replaced_threads
 from relock._runtime.net.loop_channel import LoopChannel
@@ -79,7 +79,7 @@ class Platform:
     waker: Callable[[], Waker] = Waker
     sleep: Callable[[float], object] = staticmethod(time.sleep)
     chance: Callable[[], float] = staticmethod(random.random)
-    who: Callable[[], Who] = staticmethod(current_thread)
+    who: Callable[[], Owner] = staticmethod(current_thread)
     loop: Callable[[], object | None] = staticmethod(running_loop)
     task: Callable[[], object | None] = staticmethod(running_task)
     open_channel: Callable[[RawConnection, float], Channel] = staticmethod(open_channel)

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from relock._core.effects import Clock
-from relock._owner import Who
+from relock._owner import Owner
 from relock._runtime.machine import Machine
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.loop_channel import LoopChannel
@@ -134,7 +134,7 @@ class VirtualPlatform(Machine):
     queue: Callable[[], SimpleQueue[Any]]
     sleep: Callable[[float], object]
     waker: Callable[[], Waker]
-    who: Callable[[], Who]
+    who: Callable[[], Owner]
 
     def __init__(self, process: Process) -> None:
         world = process.world
@@ -148,7 +148,7 @@ class VirtualPlatform(Machine):
         self.who = self._who
         self.open_channel = self._open_channel
 
-    def _who(self) -> Who:
+    def _who(self) -> Owner:
         return current_task().owner.who
 
     def _open_channel(self, connection: RawConnection, timeout: float) -> Channel:

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import define
 
 from relock._core.effects import Clock
-from relock._owner import Who
+from relock._owner import Owner
 from relock._runtime.machine import Machine
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.raw_connection import RawConnection
@@ -134,7 +134,7 @@ class WatchedPlatform(Machine):
         self.waker = watched("waker")
         self.sleep = watch.around("sleep", inner.sleep)
         self.chance = watch.around("chance", inner.chance)
-        self.who: Callable[[], Who] = watch.around("who", inner.who)
+        self.who: Callable[[], Owner] = watch.around("who", inner.who)
         self.open_channel = self._open_channel
         self.loop_channel = inner.loop_channel
         self.random_hex = watch.around("random_hex", inner.random_hex)  # type: ignore[method-assign]

@@ -170,7 +170,7 @@ class BookOfTasks(Book):
 
     def grant(self, ttl: float = TTL_SECONDS) -> Hold:
         hold = super().grant(ttl)
-        hold.thread = TaskRef(cast(Any, self._task))
+        hold.liveness = TaskRef(cast(Any, self._task))
         return hold
 
     def close(self) -> None:

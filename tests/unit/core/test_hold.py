@@ -24,7 +24,7 @@ from relock._core.quorum import NEVER, Grant, deadline_of, quorum_of
 from relock._core.renewal import BATCH_MAX, pace_of, plan_renewals
 from relock._keys import lock_keys
 from relock._options import ClientOptions
-from relock._owner import Who
+from relock._owner import Owner
 
 EXTENDED, ABSENT = [b"extended", 0], [b"absent", 0]
 SILENT = Failure("a", "silent")
@@ -37,7 +37,7 @@ def hold(masters: int = 1, *, ends: list[float] | None = None, count: int = 1, *
     spec = evolve(LockSpec.of(lock_keys("lock", "a"), addresses, options.for_lock(), options), validity=9.0)
     ends = ends or [9.0] * masters
     answers: list[Answer] = [[SILENT if end == NEVER else [b"granted", 0, 7]] for end in ends]
-    one = Hold(spec, b"me:1", Who(1, None, None), Grant(7, 9.0, ends, True, answers), count)
+    one = Hold(spec, b"me:1", Owner(1, None, None), Grant(7, 9.0, ends, True, answers), count)
     one.deadline = deadline_of(ends, quorum_of(masters))
     for name, value in changes.items():
         setattr(one, name, value)
@@ -100,7 +100,7 @@ def test_a_longer_lease_that_was_confirmed_is_renewed_after_a_third_of_it() -> N
         ({}, EXPIRED),
         ({"renew": False}, NOT_RENEWED),
         ({"renew_until": 5.0}, MAX_HOLD),
-        ({"thread": lambda: None}, OWNER_ENDED),
+        ({"liveness": lambda: None}, OWNER_ENDED),
         ({"ends": [NEVER]}, FORGOTTEN),
     ],
 )
@@ -246,7 +246,7 @@ def test_a_clock_that_goes_ahead_while_a_lease_is_counted_shortens_it(status: by
 def test_a_clock_that_goes_ahead_while_a_late_grant_is_counted_shortens_it() -> None:
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers: list[Any] = [*base.answers[:2], [UNREAD]]
-    three = Hold(base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
+    three = Hold(base.spec, b"me:1", Owner(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
     answers[2] = [[b"granted", 999, 7]]
     three.lease_ends = Struck(three, ClockStep(1.0, 2, 4.0, 1000))
     three.drop_absent([SILENT, SILENT, SILENT])
@@ -297,7 +297,7 @@ def test_what_was_granted_before_a_clock_went_ahead_and_is_heard_of_afterwards_c
     """Leases of such a grant have lost the step. A reply to a count shows the hold, but not for how long."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers: list[Any] = [*base.answers[:2], [UNREAD]]
-    three = Hold(base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
+    three = Hold(base.spec, b"me:1", Owner(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
     three.shift(ClockStep(1.0, 2, 20.0, 1000))
     answers[2][0] = granted
     three.drop_absent([SILENT, SILENT, said])
@@ -358,7 +358,7 @@ def test_a_place_in_the_queue_may_be_given_after_the_release(was_silent: bool) -
     """A master gives it whose answer to the acquire had not come yet when a quorum had granted the lock."""
     base, queued = hold(masters=3, ends=[9.0, 9.0, NEVER]), [b"queued", 0, 5_000, 0, b"other:1", 7]
     answers: list[Any] = [*base.answers[:2], [SILENT if was_silent else queued]]
-    one = Hold(base.spec, b"me:1~2.7", Who(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
+    one = Hold(base.spec, b"me:1~2.7", Owner(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
     answers[2] = [queued]
     assert one.may_be_left([[RELEASED], [RELEASED], [ABSENT]]) == was_silent
 
@@ -368,7 +368,7 @@ def test_a_place_may_be_given_after_the_release_by_a_master_without_a_vote(owner
     """A request with a ticket writes the place before it asks whether the master has a vote."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers: list[Any] = [*base.answers[:2], [SILENT]]
-    one = Hold(base.spec, owner, Who(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
+    one = Hold(base.spec, owner, Owner(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
     answers[2] = [[b"no_vote", 0, 1]]
     assert one.may_be_left([[RELEASED], [RELEASED], [ABSENT]]) == may_be_left
 
@@ -381,7 +381,7 @@ def test_a_place_in_the_queue_is_left_where_the_release_is_not_heard_of(
     """An earlier request of the same wait got the place, when the waiter had its ticket."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers = [*base.answers[:2], [acquired]]
-    one = Hold(base.spec, owner, Who(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
+    one = Hold(base.spec, owner, Owner(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
     assert one.may_be_left([[RELEASED], [RELEASED], [DOWN]]) == was_queued
     assert not one.may_be_left([[RELEASED], [RELEASED], [ABSENT]])
 
@@ -391,7 +391,7 @@ def test_what_was_healed_is_left_though_an_older_absent_was_read_after_that(said
     """Replies to a count may be such: it was written while the healing was on its way, by another connection."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     one = Hold(
-        base.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, base.lease_ends, False, [*base.answers[:2], [DOWN]]), 1
+        base.spec, b"me:1", Owner(1, None, None), Grant(7, 9.0, base.lease_ends, False, [*base.answers[:2], [DOWN]]), 1
     )
     one.count_healing([DOWN, DOWN, said], 0.0, 9.0, 1.0)
     one.drop_absent([[b"counted", 0], [b"counted", 0], ABSENT])
@@ -401,7 +401,7 @@ def test_what_was_healed_is_left_though_an_older_absent_was_read_after_that(said
 
 def test_what_was_asked_for_twice_may_be_granted_again_after_its_release() -> None:
     one = hold()
-    twice = Hold(one.spec, b"me:1", Who(1, None, None), Grant(7, 9.0, [9.0], True, one.answers, is_repeated=True), 1)
+    twice = Hold(one.spec, b"me:1", Owner(1, None, None), Grant(7, 9.0, [9.0], True, one.answers, is_repeated=True), 1)
     assert not one.may_be_left([[RELEASED]])
     assert twice.may_be_left([[RELEASED]])
 
@@ -519,7 +519,7 @@ def test_a_retry_is_not_due_at_once() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"renew_at": FOREVER}, {"renew_until": 2.0}, {"thread": lambda: None}],
+    [{"renew_at": FOREVER}, {"renew_until": 2.0}, {"liveness": lambda: None}],
     ids=["renew=False", "max_hold", "its thread ended"],
 )
 def test_what_is_not_renewed_is_looked_at_at_its_deadline(changes: dict[str, Any]) -> None:
@@ -542,7 +542,7 @@ def handed(masters: int = 1, **changes: Any) -> Hold:
     """A hold that a releaser gave for 3 s from the moment 0 on; the lock's lease is 9 s."""
     one = hold(masters, **changes)
     grant = Grant(7, 3.0, [3.0] * masters, True, one.answers, 0.0, is_short=True)
-    return Hold(one.spec, b"me:1~ab.7", Who(1, None, None), grant, 1)
+    return Hold(one.spec, b"me:1~ab.7", Owner(1, None, None), grant, 1)
 
 
 @pytest.mark.parametrize("renew", [True, False])

@@ -11,7 +11,7 @@ from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Grant, quorum_of
 from relock._keys import lock_keys
 from relock._options import ClientOptions
-from relock._owner import Who
+from relock._owner import Owner
 
 RELEASED, ABSENT, COUNTED, VOID = [b"released", 0], [b"absent", 0], [b"counted", 0], [b"void", 0]
 SILENT = Failure("a", "no reply yet", awaited=True)
@@ -25,7 +25,7 @@ def hold(masters: int, *, healing_pending: bool = False) -> Hold:
     options = ClientOptions(ttl=9.0)
     spec = LockSpec.of(lock_keys("lock", "a"), addresses, options.for_lock(), options)
     grant = Grant(7, 9.0, [9.0] * masters, True, [[[b"granted", 0, 7]] for _ in addresses])
-    one = Hold(spec, b"me:1", Who(1, None, None), grant, 1)
+    one = Hold(spec, b"me:1", Owner(1, None, None), grant, 1)
     one.healing_pending = healing_pending
     return one
 

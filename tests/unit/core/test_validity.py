@@ -27,7 +27,7 @@ from relock._core.quorum import (
 )
 from relock._keys import lock_keys
 from relock._options import ClientOptions
-from relock._owner import Who
+from relock._owner import Owner
 from relock._scripts import Call
 
 TTL = 9.0
@@ -81,7 +81,7 @@ def test_partial_renewals_move_the_deadline_to_the_qth_largest_of_the_latest_end
     spec = spec_of(masters)
     granted: list[Answer] = [[[b"granted", 0, 7]]] * masters
     first = spec.validity
-    one = Hold(spec, b"me:1", Who(1, None, None), Grant(7, first, [first] * masters, True, granted), 1)
+    one = Hold(spec, b"me:1", Owner(1, None, None), Grant(7, first, [first] * masters, True, granted), 1)
     said = [first] * masters
     now = 0.0
     for pause, trip, words in rounds:
@@ -296,7 +296,7 @@ def test_a_hold_never_counts_for_longer_than_a_quorum_keeps_it(masters: int, dat
     outcome, *_ = world.carry_out(attempt(spec, take_call(spec, b"me:1", 1, 0), clock, 1e9))
     if not isinstance(outcome, Grant):
         return
-    one = Hold(spec, b"me:1", Who(1, None, None), outcome, 1)
+    one = Hold(spec, b"me:1", Owner(1, None, None), outcome, 1)
     ttl = TTL
     for _ in range(data.draw(st.integers(1, 8))):
         if one.remaining(world.now) > 0:

@@ -14,7 +14,7 @@ from relock._core.quorum import TOO_LATE, Grant, NoQuorum, Refused, may_be_grant
 from relock._core.waiting import TICKET_AHEAD_US, Wait, acquire, propose_ticket
 from relock._keys import lock_keys
 from relock._options import ClientOptions
-from relock._owner import Who
+from relock._owner import Owner
 
 GRANTED = [b"granted", 0, 100]
 HELD = [b"refused", 0, 5_000, 0, b"you:1"]
@@ -242,7 +242,7 @@ def test_what_may_have_been_granted_is_undone_after_the_hold_that_the_second_req
     driver = Driver([[VOID, HELD if first is GRANTED else GRANTED, first], [GRANTED, GRANTED, second]])
     outcome = driver.run()
     assert isinstance(outcome, Grant)
-    hold = Hold(SPEC, b"me:1", Who(1, None, None), outcome, 1)
+    hold = Hold(SPEC, b"me:1", Owner(1, None, None), outcome, 1)
     driver.given[1][2][0] = VOID
     hold.drop_absent([[b"counted", 0]] * 2 + [DOWN])
     assert hold.lacking == {2}
@@ -406,7 +406,7 @@ def test_a_grant_of_which_nobody_knows_when_it_was_made_changes_nothing_but_the_
     assert isinstance(grant, Grant)
     assert (grant.token, grant.settled, grant.begins) == (102, False, 1000.5)
     assert grant.lease_ends[1] == never
-    hold = Hold(SPEC, driver.owners[-1], Who(1, None, None), grant, 1)
+    hold = Hold(SPEC, driver.owners[-1], Owner(1, None, None), grant, 1)
     hold.drop_absent([[b"absent", 0], SILENT, SILENT])
     assert hold.lease_ends == [never, never, grant.lease_ends[2]], "it never counts as a grant that was asked for"
 
