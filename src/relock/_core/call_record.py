@@ -27,7 +27,7 @@ class CallRecord:
     completed: tuple[Hold | None, int] | None = None  # set once the work is done: the hold and the levels to give back
     gate: Any = None  # the gate that the call is at, inside or in line: an `Admission`
     task: Any = None  # the task that awaits the call; None for a thread's
-    errand: Any = None  # the background work that gives back in the place of this call
+    deferred_release: Any = None  # the background work that gives back in the place of this call
     suspended: list[None] | None = None  # of a task's call: see `claim`
     is_overtaken: bool = False  # another caller of the same owner has undone the call
 

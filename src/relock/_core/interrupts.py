@@ -14,13 +14,15 @@ from relock._core.tasks import GoOn
 from relock._owner import Owner
 
 
-class _Errand:
+class _DeferredRelease:
     """Wait at a gate in the place of a call that has ended; in its turn it gives back that call's levels.
 
     A caller that leaves the gate wakes it as any other. Then the janitor looks, so that no caller is kept.
     """
 
-    def __init__(self, host: Host, hold: Hold, do: Callable[[CallRecord], object], open_ones: set["_Errand"]) -> None:
+    def __init__(
+        self, host: Host, hold: Hold, do: Callable[[CallRecord], object], open_ones: set["_DeferredRelease"]
+    ) -> None:
         self._hand = host.janitor.hand
         self._record = CallRecord()
         self._waiting = host.gates.wait(self._record, (hold.keys.name, hold.key), FOREVER, self._record, self)
@@ -29,11 +31,11 @@ class _Errand:
         self._open_ones = open_ones
 
     def empty(self) -> bool:
-        """Return True, as `TokenQueue` asks: an errand is always ready to look."""
+        """Return True, as `TokenQueue` asks: a deferred release is always ready to look."""
         return True
 
     def put(self, _token: None = None, /) -> None:
-        """Have the janitor look whether the errand has its turn; a second look does no harm."""
+        """Have the janitor look whether the release has its turn; a second look does no harm."""
         self._hand(GoOn(self._look))
 
     def _look(self) -> None:
@@ -55,7 +57,7 @@ class Interrupted:
     def __init__(self, host: Host, *, may_wait: bool) -> None:
         self._host = host
         self._may_wait = may_wait
-        self._errands: set[_Errand] = set()
+        self._deferred_releases: set[_DeferredRelease] = set()
 
     def undo_acquire(self, record: CallRecord) -> None:
         """End in the background what the interrupted call of `record` may have left.
@@ -108,13 +110,13 @@ class Interrupted:
                 self.end_stand_in(hold)
 
     def _give_back(self, record: CallRecord, hold: Hold | None, levels: int) -> None:
-        """Note in `record` that `levels` of `hold` (0: all) must be given back, or have an errand give them back.
+        """Note in `record` that `levels` of `hold` (0: all) must be given back, or have a deferred release do so.
 
         The owner's other calls are kept out meanwhile, because they may change the levels.
         """
         if hold is None:
             return
-        if record.errand is not None or (hold.takes_turns and not self._come_in(record, hold)):
+        if record.deferred_release is not None or (hold.takes_turns and not self._come_in(record, hold)):
             self._give_back_later(record, hold, levels)
         else:
             self._note(record, hold, levels)
@@ -138,11 +140,11 @@ class Interrupted:
             self._take_back(own)
             self._host.gates.leave(own)
 
-        if record.errand is None:  # an interrupt of this clean-up finds the errand, or none was begun
-            record.errand = _Errand(self._host, hold, do, self._errands)
-        errand = record.errand
-        self._errands.add(errand)  # a place in line is known by a weak reference
-        errand.put()
+        if record.deferred_release is None:  # an interrupt of this clean-up finds the release, or none was begun
+            record.deferred_release = _DeferredRelease(self._host, hold, do, self._deferred_releases)
+        deferred = record.deferred_release
+        self._deferred_releases.add(deferred)  # a place in line is known by a weak reference
+        deferred.put()
 
     def undo_release(self, record: CallRecord, name: str, who: Owner, levels: int) -> None:
         """Have the background give back what an interrupted release should have given back.

@@ -100,10 +100,10 @@ def test_a_release_that_is_interrupted_and_can_not_come_in_gives_its_level_back_
 
 
 @pytest.mark.parametrize("strikes", [1, 2])
-def test_an_errand_gives_back_once_though_the_clean_up_that_began_it_is_struck(
+def test_a_deferred_release_gives_back_once_though_the_clean_up_that_began_it_is_struck(
     monkeypatch: pytest.MonkeyPatch, *, strikes: int
 ) -> None:
-    """Errands may be done before the clean-up is begun again."""
+    """The deferred release may be done before the clean-up is begun again."""
     host, inside, record = PureHost(), CallRecord(), CallRecord()
     host.take(3)
     assert host.gates.try_enter(inside, KEY, "another")
@@ -119,7 +119,7 @@ def test_an_errand_gives_back_once_though_the_clean_up_that_began_it_is_struck(
     host.gates.leave(inside)
     host.go_on()
     assert host.levels() == 2
-    assert not host.interrupted._errands
+    assert not host.interrupted._deferred_releases
     assert not any(isinstance(task, GoOn) for task in host.handed)
 
 
