@@ -156,7 +156,7 @@ def log_on_the_spot() -> None:
     def on_the_spot(log: Log, tell: Callable[[Any], object], value: object, *, is_ordinary: bool = False) -> None:
         tell(value)
 
-    Log.hand = on_the_spot  # type: ignore[assignment]  # as all tellers have it; only the log's is replaced
+    Log.hand = on_the_spot  # type: ignore[assignment]  # as all queues have it; only the log's is replaced
 
 
 @guard("one name for each hold")

@@ -18,7 +18,7 @@ from support.until import until
 
 from relock import RelockWarning
 from relock._runtime.background import telling
-from relock._runtime.background.telling import Log, Teller, warn_caller
+from relock._runtime.background.telling import CallbackQueue, Log, warn_caller
 from relock._runtime.machine import Machine
 
 WITHIN = 20.0
@@ -275,25 +275,25 @@ def test_what_was_logged_last_is_told_before_the_interpreter_ends(case: str, tol
 def test_what_is_too_much_is_dropped_and_counted_and_that_is_said_twice(caplog: pytest.LogCaptureFixture) -> None:
     gate, told = Gate(), list[object]()
     platform = Machine()
-    teller = Teller(platform, "relock-events")
-    teller.hand(gate, None)
+    queue = CallbackQueue(platform, "relock-events")
+    queue.hand(gate, None)
     assert gate.reached.wait(WITHIN)
     for number in range(20):
-        teller.hand(told.append, number, is_ordinary=True)
+        queue.hand(told.append, number, is_ordinary=True)
     for number in range(20, 40):
-        teller.hand(told.append, number)
-    assert teller.dropped == 40 - 10
+        queue.hand(told.append, number)
+    assert queue.dropped == 40 - 10
     platform.log.settle(WITHIN)
     assert [record.getMessage() for record in caplog.records] == [
         "relock-events can't keep up, because of a callback or a handler that hangs: more is dropped"
     ]
     gate.opened.set()
-    teller.settle(WITHIN)
+    queue.settle(WITHIN)
     platform.log.settle(WITHIN)
     assert told == [*range(8), 20, 21], "what matters has room where what is ordinary has none"
     assert caplog.records[1].getMessage() == "relock-events goes on; 30 were dropped"
     assert len(caplog.records) == 2
-    teller.stop()
+    queue.stop()
 
 
 @pytest.mark.usefixtures("few")

@@ -10,7 +10,7 @@ import pytest
 from support.until import until
 
 from relock._errors import ClientClosedError
-from relock._runtime.background.telling import Teller
+from relock._runtime.background.telling import CallbackQueue
 from relock._runtime.machine import THREADS, Machine
 from relock._runtime.service import Service
 
@@ -151,7 +151,7 @@ def test_callbacks_that_were_handed_in_are_called_though_their_thread_comes_to_r
         def start(self, target: Callable[[], object], name: str) -> None:  # noqa: ARG002
             started.append(target)
 
-    callbacks = Teller(Late(), "relock-losses")
+    callbacks = CallbackQueue(Late(), "relock-losses")
     callbacks.hand(called.append, "lost")
     callbacks.stop()
     for target in started:

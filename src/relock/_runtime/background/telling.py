@@ -39,14 +39,14 @@ ORDINARY_MAX = 9_000  # of it; the rest is left to what matters
 IDLE_SECONDS = 1.0  # after which the thread of the log ends
 EXIT_SECONDS = 0.5  # for so long, the end of the interpreter waits for what is yet to be told
 LOOK_SECONDS = 0.01
-_tellers: "weakref.WeakSet[Teller]" = weakref.WeakSet()
+_callback_queues: "weakref.WeakSet[CallbackQueue]" = weakref.WeakSet()
 
 #: Fields of a record that tell the moment and the thread in which it was made.
 _OF_ITS_MOMENT = ("created", "msecs", "relativeCreated", "thread", "threadName", "taskName")
 
 
-class Teller(Service):
-    """Thread that tells what it is handed, in order.
+class CallbackQueue(Service):
+    """Queue of callbacks, with the thread that calls them in order.
 
     Attributes:
         dropped: how many things were not told, because too many waited.
@@ -60,7 +60,7 @@ class Teller(Service):
         self.dropped = 0
         self._waiting: SimpleQueue[tuple[Callable[[Any], object], Any]] = platform.queue()
         self._dropped_before: int | None = None  # how many were, before those that are being dropped now
-        _tellers.add(self)
+        _callback_queues.add(self)
 
     def hand(self, tell: Callable[[Any], object], value: object, *, is_ordinary: bool = False) -> None:
         """Have `tell` called with `value`; return at once."""
@@ -129,7 +129,7 @@ class Teller(Service):
             self.settle(until - self._platform.clock())
 
 
-class Log(Teller):
+class Log(CallbackQueue):
     """Log, on whose thread handlers and filters run; what is disabled costs a look only.
 
     A record is like one that was logged on the spot: its moment, its thread, its line and its context variables are
@@ -284,15 +284,15 @@ def _warn(text: str) -> None:
 
 def _settle_at_exit() -> None:
     until: float | None = None
-    for teller in list(_tellers):
-        until = until or teller._platform.clock() + EXIT_SECONDS
-        teller.settle_at_exit(until)
+    for queue in list(_callback_queues):
+        until = until or queue._platform.clock() + EXIT_SECONDS
+        queue.settle_at_exit(until)
 
 
 def _renew_in_child() -> None:
-    for teller in list(_tellers):
-        if isinstance(teller, Log):
-            teller.renew()
+    for queue in list(_callback_queues):
+        if isinstance(queue, Log):
+            queue.renew()
 
 
 atexit.register(_settle_at_exit)

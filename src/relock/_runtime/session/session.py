@@ -26,7 +26,7 @@ from relock._options import ClientOptions, default_client_name
 from relock._owner import readable
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.background.session_view import ForegroundView
-from relock._runtime.background.telling import Teller, warn_at_once, warn_caller
+from relock._runtime.background.telling import CallbackQueue, warn_at_once, warn_caller
 from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.driver import Driver
 from relock._runtime.machine import THREADS
@@ -82,8 +82,8 @@ class Session(Driver):
         self.prefix = options.prefix
         self.connection_name = f"relock:{self.client_id}"
         self.foregrounds: set[ForegroundView] = set()
-        self.losses = Teller(platform, "relock-losses")
-        self.events = Teller(platform, "relock-events")
+        self.losses = CallbackQueue(platform, "relock-losses")
+        self.events = CallbackQueue(platform, "relock-events")
         is_heard = event_logger.isEnabledFor if options.on_event is None else bool
         self.logs_events = partial(is_heard, logging.DEBUG)
         self.pending_warnings: deque[str] = deque(maxlen=PENDING_WARNINGS_MAX)
