@@ -5,7 +5,7 @@ which callers may *use* it: one thread, one task, or all that name the same ``ow
 in its `threading.local`, which dies with the thread, and not by its ident, because idents are recycled.
 
 The tasks of an event loop share their thread, and so would share its hold of a lock for threads: each would come in on
-top of the others. So a hold also knows which task took it, as a `Taker`.
+top of the others. So a hold also knows which task took it, as a `NestedTask`.
 """
 
 import asyncio
@@ -175,7 +175,7 @@ def running_task() -> object | None:
     return A_CALLBACK if task is None else task
 
 
-class Taker(NamedTuple):
+class NestedTask(NamedTuple):
     """Task of a thread's event loop that took a hold, or took levels of one that the thread had before.
 
     Attributes:
@@ -187,23 +187,23 @@ class Taker(NamedTuple):
     below: int
 
 
-def taker_of(running: object | None, count: int) -> Taker | None:
-    """Return the taker of the levels above the first `count`, taken while the loop runs `running`."""
-    return None if running is None else Taker(weakref.ref(running), count)
+def nested_task_of(running: object | None, count: int) -> NestedTask | None:
+    """Return the task inside on the levels above the first `count`, taken while the loop runs `running`."""
+    return None if running is None else NestedTask(weakref.ref(running), count)
 
 
-def still_inside(taker: Taker | None, count: int) -> Taker | None:
-    """Return `taker`, or None if a hold with `count` levels has none of the taker's any more."""
-    return taker if taker is not None and count > taker.below else None
+def still_inside(nested: NestedTask | None, count: int) -> NestedTask | None:
+    """Return `nested`, or None if a hold with `count` levels has none of that task's any more."""
+    return nested if nested is not None and count > nested.below else None
 
 
-def may_nest(taker: Taker | None, running: object | None) -> bool:
-    """Return whether one more level may be taken while the loop runs `running`, and `taker` is still inside.
+def may_nest(nested: NestedTask | None, running: object | None) -> bool:
+    """Return whether one more level may be taken while the loop runs `running`, and `nested` is still inside.
 
     Another task may not: it would be inside together with the first. A thread that runs no loop at the moment, and a
     hold that was taken outside any, know no tasks.
     """
-    return taker is None or running is None or taker.task() is running
+    return nested is None or running is None or nested.task() is running
 
 
 def readable(text: str) -> str:

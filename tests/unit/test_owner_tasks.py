@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from relock._core.loops import inside_already
-from relock._owner import A_CALLBACK, Taker, may_nest, running_task, runs_on, still_inside, taker_of
+from relock._owner import A_CALLBACK, NestedTask, may_nest, nested_task_of, running_task, runs_on, still_inside
 
 
 class Task:
@@ -20,7 +20,7 @@ ONE, TWO = Task(), Task()
 
 
 @pytest.mark.parametrize(
-    ("taker", "running", "may"),
+    ("nested", "running", "may"),
     [
         (None, None, True),
         (None, ONE, True),
@@ -34,24 +34,24 @@ ONE, TWO = Task(), Task()
         (A_CALLBACK, None, True),
     ],
 )
-def test_which_task_may_enter_on_top_of_which(taker: object, running: object, *, may: bool) -> None:
-    assert may_nest(taker_of(taker, 0), running) is may
+def test_which_task_may_enter_on_top_of_which(nested: object, running: object, *, may: bool) -> None:
+    assert may_nest(nested_task_of(nested, 0), running) is may
 
 
 def test_a_task_that_has_ended_is_nobody_elses_twin() -> None:
     """Tasks that have ended are no twins of a task that got their id, nor of a callback, which has no task."""
     gone = Task()
-    taker = taker_of(gone, 0)
-    assert taker is not None
+    nested = nested_task_of(gone, 0)
+    assert nested is not None
     del gone
     gc.collect()
-    assert taker.task() is None
-    assert not may_nest(taker, Task())
-    assert not may_nest(taker, A_CALLBACK)
+    assert nested.task() is None
+    assert not may_nest(nested, Task())
+    assert not may_nest(nested, A_CALLBACK)
 
 
-def error_of(taker: object) -> str:
-    return str(inside_already("a", taker_of(taker, 0), A_CALLBACK))
+def error_of(nested: object) -> str:
+    return str(inside_already("a", nested_task_of(nested, 0), A_CALLBACK))
 
 
 def test_a_refused_task_is_told_whether_the_other_one_is_inside_or_has_ended() -> None:
@@ -68,9 +68,9 @@ def test_a_refused_task_is_told_whether_the_other_one_is_inside_or_has_ended() -
         assert "both would be inside" not in text
 
     asyncio.run(main())
-    taker = taker_of(Task(), 0)
+    nested = nested_task_of(Task(), 0)
     gc.collect()
-    assert "a task, which has ended without releasing it" in str(inside_already("a", taker, ONE))
+    assert "a task, which has ended without releasing it" in str(inside_already("a", nested, ONE))
     for other in (ONE, A_CALLBACK):  # as far as is known, neither has ended
         assert f"held by {other!r}" in error_of(other)
         assert "both would be inside" in error_of(other)
@@ -78,8 +78,8 @@ def test_a_refused_task_is_told_whether_the_other_one_is_inside_or_has_ended() -
 
 @pytest.mark.parametrize(("count", "inside"), [(1, False), (2, False), (3, True), (4, True)])
 def test_a_task_is_inside_while_there_are_levels_above_those_it_found(count: int, *, inside: bool) -> None:
-    taker = Taker(weakref.ref(ONE), 2)
-    assert still_inside(taker, count) is (taker if inside else None)
+    nested = NestedTask(weakref.ref(ONE), 2)
+    assert still_inside(nested, count) is (nested if inside else None)
     assert still_inside(None, count) is None
 
 

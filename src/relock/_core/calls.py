@@ -44,7 +44,7 @@ from relock._errors import LockLostError
 from relock._events import Granted, NotGranted, Released, ReleaseUnconfirmed
 from relock._keys import LockKeys
 from relock._options import LockOptions
-from relock._owner import Owner, taker_of
+from relock._owner import Owner, nested_task_of
 from relock._scripts import Prepared
 
 IN_LINE_SECONDS = 1.0  # for so long after a wait has begun, the next acquire is likely to wait as well
@@ -169,7 +169,7 @@ class Calls:
             return self._go_without(record, spec, started_at, outcome)
         hold = host.holds[spec.keys.name, who.key] = Hold(spec, owners[-1], who, outcome, count)
         if not who.takes_turns and host.platform.loop() is not None:
-            hold.entered_by = taker_of(host.platform.task(), 0)
+            hold.entered_by = nested_task_of(host.platform.task(), 0)
         if host.steps:  # Mark, then look: a step that is seen from here on finds the hold in the book
             self._count_steps(hold)
         if waiter in self._hub.waiters:

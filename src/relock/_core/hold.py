@@ -13,7 +13,7 @@ from relock._core.lock_spec import LockSpec
 from relock._core.quorum import NEVER, Grant, deadline_of, is_status
 from relock._events import Loss
 from relock._keys import LockKeys
-from relock._owner import Owner, OwnerKey, Taker, TaskRef, ThreadRef, has_ticket, runs_on, task_of, waiter_name
+from relock._owner import NestedTask, Owner, OwnerKey, TaskRef, ThreadRef, has_ticket, runs_on, task_of, waiter_name
 from relock._scripts import Prepared
 
 EXPIRED = "its lease ended before it could be renewed"
@@ -152,7 +152,7 @@ class Hold:
         self.counts_until = NEVER
         self.settling = False
         self.is_stalled = False
-        self.entered_by: Taker | None = None
+        self.entered_by: NestedTask | None = None
         self.loss: Loss | None = None
         self._unreported = [True]
         self._clock_steps: dict[int, ClockStep] = {}

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from relock._core.hold import Hold
-from relock._owner import Taker, may_nest, still_inside, taker_of
+from relock._owner import NestedTask, may_nest, nested_task_of, still_inside
 
 INSTEAD = (
     "Tasks use a lock of relock.AsyncClient; or do all that needs this one in a function of its own, and call that by "
@@ -17,15 +17,15 @@ def let_in(hold: Hold, running: object | None) -> None:
     Raises:
         RuntimeError: another task is inside.
     """
-    taker = still_inside(hold.entered_by, hold.count)
-    if not may_nest(taker, running):
-        raise inside_already(hold.keys.name, taker, running)
-    hold.entered_by = taker or taker_of(running, hold.count)
+    nested = still_inside(hold.entered_by, hold.count)
+    if not may_nest(nested, running):
+        raise inside_already(hold.keys.name, nested, running)
+    hold.entered_by = nested or nested_task_of(running, hold.count)
 
 
-def inside_already(name: str, taker: Taker | None, running: object) -> RuntimeError:
+def inside_already(name: str, nested: NestedTask | None, running: object) -> RuntimeError:
     """Return the error for a task (or callback) that would come in on top of another one of its thread."""
-    first = None if taker is None else taker.task()
+    first = None if nested is None else nested.task()
     if first is None or _is_done(first):
         who = "a task" if first is None else repr(first)
         why = f"{name!r} was taken by {who}, which has ended without releasing it: another task can't nest in that hold"
