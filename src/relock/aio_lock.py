@@ -19,8 +19,8 @@ from relock._holding import HasSession, Holding
 from relock._options import LockOptions, called_as, check_keywords, check_seconds
 from relock._owner import Owner, current_task
 from relock._runtime.aio.begun import AwaitedCall, Begun, awaited
-from relock._runtime.aio.body import Bodies, Body
 from relock._runtime.aio.foreground import Foreground
+from relock._runtime.aio.loss_hook import LossHook, LossHooks
 from relock.lock import NOT_PASSED, acquiring, longest_wait
 
 
@@ -53,7 +53,7 @@ class AsyncLock(Holding):
     must not happen twice, and `token` where it happens.
     """
 
-    __slots__ = ("_bodies",)
+    __slots__ = ("_loss_hooks",)
 
     _client: AsyncLockClient
 
@@ -61,7 +61,7 @@ class AsyncLock(Holding):
         self, client: AsyncLockClient, name: str, spec: LockSpec, options: LockOptions, *, cancel_on_lost: bool = False
     ) -> None:
         super().__init__(client, name, spec, options)
-        self._bodies: Bodies | None = {} if cancel_on_lost else None
+        self._loss_hooks: LossHooks | None = {} if cancel_on_lost else None
 
     def _who(self) -> Owner:
         return self._named_owner or current_task() or self._refuse_outside_task()
@@ -207,30 +207,30 @@ class AsyncLock(Holding):
         """
         who = self._who()
         await self._take(who, self._longest, must=True)
-        if self._bodies is not None:
-            self._begin_body(self._bodies, who)
+        if self._loss_hooks is not None:
+            self._add_loss_hook(self._loss_hooks, who)
         return self
 
-    def _begin_body(self, bodies: Bodies, who: Owner) -> None:
-        body, hold = Body(), self._client._session.holds.get((self.name, who.key))
-        bodies.setdefault(body.task, []).append(body)
+    def _add_loss_hook(self, hooks: LossHooks, who: Owner) -> None:
+        hook, hold = LossHook(), self._client._session.holds.get((self.name, who.key))
+        hooks.setdefault(hook.task, []).append(hook)
         if hold is not None:
-            hold.loss_hooks.append(body.lost)
-            if hold.loss is not None:  # Mark, then look: a hold that was lost before tells no body
-                body.lost(hold.loss)
+            hold.loss_hooks.append(hook.lost)
+            if hold.loss is not None:  # Mark, then look: it may have been lost before it would have told the hook
+                hook.lost(hold.loss)
 
-    def _end_body(self, bodies: Bodies, who: Owner) -> Body | None:
+    def _remove_loss_hook(self, hooks: LossHooks, who: Owner) -> LossHook | None:
         task = asyncio.current_task()
-        running = bodies.get(task) if task is not None else None
+        running = hooks.get(task) if task is not None else None
         if not running or task is None:
             return None
-        body, hold = running.pop(), self._client._session.holds.get((self.name, who.key))
+        hook, hold = running.pop(), self._client._session.holds.get((self.name, who.key))
         if not running:
-            del bodies[task]
+            del hooks[task]
         if hold is not None:
             with suppress(ValueError):
-                hold.loss_hooks.remove(body.lost)
-        return body
+                hold.loss_hooks.remove(hook.lost)
+        return hook
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -246,9 +246,9 @@ class AsyncLock(Holding):
             NotOwnedError: the body released more than it acquired, or another task has entered the block.
         """
         who = self._who()
-        body = None if self._bodies is None else self._end_body(self._bodies, who)
+        hook = None if self._loss_hooks is None else self._remove_loss_hook(self._loss_hooks, who)
         try:
-            is_cancelled_by_us = body is not None and await body.end(error)
+            is_cancelled_by_us = hook is not None and await hook.end(error)
         except BaseException:  # another cancellation came as well
             self._client._session.interrupted_of_tasks.undo_release(CallRecord(), self.name, who, 1)
             raise

@@ -1,11 +1,11 @@
-"""Bodies of an ``async with`` that are cancelled when their hold is lost."""
+"""Hooks that cancel the body of an ``async with`` when its hold is lost."""
 
 import asyncio
 from typing import Any
 
 
-class Body:
-    """Body of an ``async with``, in the task that enters it.
+class LossHook:
+    """Hook that cancels the body of an ``async with``, in the task that entered it, when its hold is lost.
 
     The cancellation is told from any other by how often the task has been asked to cancel, as `asyncio.timeout` does.
 
@@ -33,7 +33,7 @@ class Body:
             return
 
     def _cancel(self) -> None:
-        if not (self._is_over or self._is_cancelled):  # it may be told twice, see `AsyncLock._begin_body`
+        if not (self._is_over or self._is_cancelled):  # it may be told twice, see `AsyncLock._add_loss_hook`
             self._is_cancelled = True
             self.task.cancel()
 
@@ -61,4 +61,4 @@ class Body:
                 raise
 
 
-Bodies = dict["asyncio.Task[Any]", list[Body]]
+LossHooks = dict["asyncio.Task[Any]", list[LossHook]]
