@@ -51,6 +51,7 @@ class Scene:
 
         The masters act on it at once, or only when it comes `late`: see `come_late`.
         """
+        self.until_settled()
         hold = Line.hold_request if late else Line.hold_reply
         faults = self._late = [hold(line, calls(NAME, script)) for line in self.rig.lines]
         actor = self.rig._actor()
@@ -60,6 +61,11 @@ class Scene:
         if not late:
             release_all(faults)
         return running
+
+    def until_settled(self) -> None:
+        """Wait until the janitor writes no count: a fault for a request of that kind would strike the janitor's."""
+        holds = self.session.all_holds
+        self.rig.until(lambda: not any(hold.settling for hold in holds()), "no count is being written")
 
     def come_late(self) -> None:
         """Let what the task has sent come to the masters, if it has not yet."""
@@ -221,6 +227,7 @@ def test_who_is_in_line_behind_a_task_that_can_not_go_on_gets_by(play: Play) -> 
 
     def test(scene: Scene) -> None:
         scene.threads.acquire()
+        scene.until_settled()
         faults = [line.hold_reply(calls(NAME, "count")) for line in scene.rig.lines]
         inside = scene.rig.start(scene.threads.acquire)
         scene.rig.until(lambda: all_struck(faults), "a thread is inside")
@@ -356,6 +363,7 @@ def test_a_release_that_is_overtaken_before_it_has_asked_is_carried_out(play: Pl
         actor, rooms = scene.rig._actor(), [foreground._room, foreground._line._room]
         for _ in range(2):
             scene.threads.acquire()
+        scene.until_settled()
         faults = [line.hold_reply(calls(NAME, "count")) for line in scene.rig.lines]
         inside = scene.rig.start(scene.threads.acquire)
         scene.rig.until(lambda: all_struck(faults), "a thread is inside")

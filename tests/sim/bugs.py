@@ -63,7 +63,7 @@ BUGS = [
         f"{CORE}/flows/extend.py",
         "hold.count_renewal(answer, sent_at, _end(hold, ttl, sent_at), now, ttl)",
         "hold.count_renewal(answer, sent_at, _end(hold, ttl, now), now, ttl)",
-        seed=1006,
+        seed=1022,
     ),
     Bug(
         "a renewal counts though D has passed",
@@ -126,7 +126,7 @@ BUGS = [
         f"{CORE}/clocks.py",
         "min(int(earliest * 1e6), NOT_AFTER_US_MAX) if earliest > 0.0 else 0",
         "NOT_AFTER_US_MAX",
-        seed=1023,
+        seed=1009,
     ),
     Bug(
         "an enqueue is never void",
@@ -182,7 +182,7 @@ BUGS = [
         "lua/_lib/tell.lua",
         "local publish_counts = true",
         "local publish_counts = false",
-        seed=1227,
+        seed=1102,
     ),
     Bug(
         "a wait is over before its place is given up",
@@ -196,14 +196,14 @@ BUGS = [
         "lua/_lib/remember.lua",
         "  if not (last and last >= now_us and last < token_max) then",
         "  if true then",
-        seed=1000,
+        seed=1002,
     ),
     Bug(
         "the smallest token that was granted is taken",
         f"{CORE}/quorum.py",
         "token = max(tokens)",
         "token = min(tokens)",
-        seed=1009,
+        seed=1020,
     ),
     Bug(
         "a release does not write the token back",
@@ -271,21 +271,21 @@ BUGS = [
         "lua/enqueue.lua",
         "redis.pcall('ZCOUNT', queue, chosen, '+inf') ~= 0 then",
         "false then",
-        seed=1234,
+        seed=1388,
     ),
     Bug(
         "a ticket is proposed that others have passed",
         "lua/enqueue.lua",
         "math.max(tonumber(last[2] or 0) + 1, tonumber(grantee",
         "math.max(tonumber(grantee",
-        seed=1053,
+        seed=1144,
     ),
     Bug(
         "a token that clocks far apart made is not written to a quorum",
         f"{CORE}/quorum.py",
         "highest >= reply[1]:",
         "False:",
-        seed=1083,
+        seed=1038,
     ),
     Bug(
         "a waiting thread that leaves lets no other one read the subscriptions",
@@ -327,7 +327,7 @@ BUGS = [
         f"{CORE}/waiting.py",
         "            if grant.owner not in self.declined:\n",
         "            if grant.owner:\n",
-        seed=1898,
+        seed=1345,
     ),
     Bug(
         "a grant counts from the arrival of its message",
@@ -376,14 +376,14 @@ BUGS = [
         f"{CORE}/clocks.py",
         "STEP_SECONDS = 0.05",
         "STEP_SECONDS = 1e6",
-        seed=1858,
+        seed=1939,
     ),
     Bug(
         "a master whose clock steps keeps its vote",
         f"{RUNTIME}/session/reports.py",
         "        if len(session.masters) > 1:\n            session.janitor.hand(tasks.Accuse(",
         "        if False:\n            session.janitor.hand(tasks.Accuse(",
-        seed=1858,
+        seed=1939,
     ),
     Bug(
         "a client that stood still accuses the masters",
@@ -397,14 +397,14 @@ BUGS = [
         f"{CORE}/flows/quarantine.py",
         "return len({master for master, other in steps if abs(other - seconds) <= near}) >= quorum_of(masters)",
         "return True",
-        seed=1858,
+        seed=1939,
     ),
     Bug(
         "a client that stood still keeps its holds",
         f"{CORE}/hold.py",
         "        self.lease_ends[step.master] -= step.seconds\n",
         "",
-        seed=1208,
+        seed=1072,
     ),
     Bug(
         "a forked child keeps its parent's holds",
@@ -449,14 +449,14 @@ BUGS = [
             "redis.call('HINCRBY', lock, owner, "
             "tonumber(count) > tonumber(redis.call('HGET', lock, owner)) and 1 or -1) ~= ''"
         ),
-        seed=1013,
+        seed=1015,
     ),
     Bug(
         "an acquire that arrives again is never void",
         "lua/acquire.lua",
         "tonumber(now) > tonumber(not_after_us) then",
         "tonumber(now) > tonumber(not_after_us) + 1e12 then",
-        seed=1475,
+        seed=1076,
     ),
     Bug(
         "a forked child goes by its parent's name",
@@ -476,7 +476,7 @@ BUGS = [
         f"{CORE}/hold.py",
         "            self.leased = before if self.leased is None else self.leased\n",
         "            self.leased = None\n",
-        seed=1019,
+        seed=2795,
     ),
     Bug(
         "a nested acquire with a longer ttl does not ask for it",
@@ -498,7 +498,7 @@ BUGS = [
         f"{RUNTIME}/wakeups/subscription.py",
         "return self._is_misled or self._incarnation != self._master.facts.incarnation",
         "return False",
-        seed=1001,
+        seed=1043,
     ),
     Bug(
         "a grant is taken whichever incarnation has made it",
@@ -519,7 +519,7 @@ BUGS = [
         "lua/_lib/just_now.lua",
         "just_now_us = 1000\n",
         "just_now_us = 1e12\n",
-        seed=1265,
+        seed=1068,
     ),
     # Only runs in which nobody reads what one client logs find this.
     Bug(
@@ -535,14 +535,14 @@ BUGS = [
         "src/relock/aio_lock.py",
         "                if not record.is_overtaken:\n                    session.",
         "                if False:\n                    session.",
-        seed=1005,
+        seed=1057,
     ),
     Bug(
         "a cancellation in the turn of a grant is swallowed",
         f"{RUNTIME}/aio/foreground.py",
         "                await woken\n        finally",
         "                with suppress(asyncio.CancelledError):\n                    await woken\n        finally",
-        seed=1005,
+        seed=1057,
     ),
     Bug(
         "a task's lease counts from the answer",
@@ -591,7 +591,7 @@ BUGS = [
         f"{RUNTIME}/aio/loop_inbox.py",
         "            inboxes.loop.call_soon_threadsafe(self.ring)\n",
         "            pass\n",
-        seed=1167,
+        seed=1081,
     ),
     Bug(
         "a loop's connection is used on though it leads to another server",
@@ -651,7 +651,7 @@ BUGS = [
         f"{CORE}/turns.py",
         "return since <= now - TURN_SECONDS and self.run_for(since, now) >= TURN_SECONDS",
         "return False",
-        seed=1126,
+        seed=1031,
     ),
     Bug(
         "all tasks of a loop that stands still have their turns",

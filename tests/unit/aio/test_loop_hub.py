@@ -4,6 +4,7 @@ Each test has real loops and a master with one line, and says itself what comes 
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from support.published import CONFIRMED, KEYS, FakeMaster, Ignores, published
 
 from relock._core.hold import FOREVER
 from relock._core.pulse import Pulse
+from relock._core.quorum import NEVER
 from relock._runtime.aio.loop_hub import QUIET_SECONDS, LoopHub, LoopSubscription, hub_for
 from relock._runtime.aio.loop_inbox import Inboxes
 from relock._runtime.machine import THREADS
@@ -254,6 +256,37 @@ def test_the_next_loop_reads_on_where_the_last_one_was_closed(scene: Scene) -> N
     assert waiter.wakes._inboxes.loop is scene.loop  # type: ignore[attr-defined]
     scene.master.server.sendall(WAKE[20:])
     scene.runs_until(lambda: not waiter.wakes.empty())
+
+
+def test_a_client_that_is_closed_hears_what_came_for_a_loop_that_was_closed_before(scene: Scene) -> None:
+    """A grant that nobody hears stays until its lease ends, however long ago its waiter has left."""
+    scene.listen()
+    scene.hub.forget(WAITER)
+    scene.hub._left_at = NEVER
+    scene.end_loop()
+    scene.master.server.sendall(GRANT)
+    scene.session.hubs.catch_up(THREADS.clock() + SOON)
+    assert scene.told.unclaimed_holds == [b"me.1:1@3000~ab.7"]
+
+
+def test_a_client_that_is_closed_waits_for_the_pong_of_a_loop_that_was_closed_before(scene: Scene) -> None:
+    """All that was published before the pong has come with it."""
+    scene.listen()
+    scene.hub.forget(WAITER)
+    scene.end_loop()
+    scene.said()
+    server = scene.master.server
+    server.setblocking(True)
+
+    def answer() -> None:
+        if server.recv(1000) == PING:
+            server.sendall(GRANT + PONG)
+
+    answers = threading.Thread(target=answer)
+    answers.start()
+    scene.session.hubs.catch_up(THREADS.clock() + SOON)
+    answers.join(SOON)
+    assert scene.told.unclaimed_holds == [b"me.1:1@3000~ab.7"]
 
 
 def test_the_next_loop_finds_at_once_that_the_connection_has_ended(scene: Scene) -> None:

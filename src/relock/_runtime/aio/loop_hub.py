@@ -136,9 +136,12 @@ class LoopSubscription(Subscription):
             self._ping(ear.channel)
 
     def ask_for_pong(self) -> bool:
-        """Have the loop ping, as `Subscription` describes."""
+        """Have the loop ping, as `Subscription` describes; ping here if the loop is closed."""
         self._pings += 1
-        self._on_loop(partial(self._try, self._send_ping))
+        if self._hub.loop.is_closed():
+            self._try(self._send_ping)
+        else:
+            self._on_loop(partial(self._try, self._send_ping))
         return True
 
     def _send_ping(self) -> None:
@@ -226,6 +229,11 @@ class LoopHub(Hub[LoopSubscription]):
         """Act on the messages that have come by now, before the loop turns to anything else."""
         for subscription in self.subscriptions:
             subscription.hear()
+
+    def hear_instead(self) -> None:
+        """Hear, if the loop is closed: a grant that nobody hears stays until its lease ends."""
+        if self.loop.is_closed():
+            self.hear()
 
     def tend(self) -> None:
         """Look after the subscriptions while tasks wait; what has come by now is heard first."""

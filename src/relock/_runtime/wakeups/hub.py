@@ -296,6 +296,7 @@ class Hub(ABC, Generic[S]):
 
         A grant may be on its way to a waiter that is here, or that has left within the last node timeout.
         """
+        self.hear_instead()
         if not self.waiters and self._clock() - self._left_at > self._masters[0].node_timeout:
             return
         standing = [one for one in self.subscriptions if one.is_confirmed]
@@ -305,6 +306,10 @@ class Hub(ABC, Generic[S]):
         self.reading.gave_up()  # the threads of the subscriptions read, where nobody else does
         while any(one.is_pong_due for one in standing) and self._clock() < until:
             self.platform.sleep(CATCH_UP_LOOK_SECONDS)
+            self.hear_instead()
+
+    def hear_instead(self) -> None:
+        """Act on the messages that have come by now, if what reads the subscriptions will never do so again."""
 
     def stop(self) -> None:
         """End the subscriptions."""
