@@ -35,7 +35,7 @@ OPTIONS = {"ttl": 120.0, "node_timeout": 40.0}  # a machine that stands still fo
 Asked = Ask | Prepared
 PACKAGE = str(Path(relock.__file__).parent)
 BACKGROUND = ("relock-hub", "relock-janitor", "relock-watchdog")
-HAND_OFFS, HAND_OFF_PYTHON_CALLS = 50, 76  # of so many hand-offs, one takes no more: acquire, waiting, and release
+HAND_OFFS, HAND_OFF_PYTHON_CALLS = 50, 80  # of so many hand-offs, one takes no more: acquire, waiting, and release
 REPEATS = 3
 REPEATS_MAX = 500  # the fewest Python calls count: on a slow machine, most repeats need some more
 
