@@ -292,6 +292,28 @@ def test_a_grant_that_a_loop_hears_late_was_told_when_it_was_made(scene: Scene, 
     assert waiter.missed == missed
 
 
+@pytest.mark.parametrize(
+    "tell", [lambda waiter: waiter.wake(1), lambda waiter: waiter.give(GRANT._replace(begins=TOLD_AT + 0.1))]
+)
+def test_a_turn_that_a_loop_hears_of_master_by_master_is_missed_once(
+    scene: Scene, tell: Callable[[Waiter], None]
+) -> None:
+    """The task looks when it has heard of one master, and sleeps again before it hears of the next."""
+    pulse = scene.add_loop()
+    waiter = scene.add(1, pulse)
+    pulse.ask(scene.now)
+    scene.now += TURN_SECONDS + 0.5
+    for _ in range(2):
+        tell(waiter)
+        waiter.woke()
+        scene.now += 0.01
+    assert waiter.missed == 1
+    scene.now += TURN_SECONDS
+    tell(waiter)
+    waiter.woke()
+    assert waiter.missed == 2, "its loop has stood still for another turn"
+
+
 def test_a_process_that_was_stopped_gives_its_waiters_a_chance_to_look(scene: Scene) -> None:
     waiter = scene.add(1)
     scene.play_until(TOLD_AT)

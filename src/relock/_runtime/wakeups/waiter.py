@@ -35,12 +35,17 @@ class Waiter:
     due_at: float = FOREVER  # since when it must look: it was told then, or its own time was over
     has_left: bool = False  # its place was given up; the janitor alone says so
     missed: int = 0  # how often it was told, and did not look for as long as a turn lasts
+    missed_at: float = NEVER  # when it found the last time that it had not
 
     @property
     def overdue_since(self) -> float:
-        """Time since which it must look: it was told then, or its task's loop owes an answer, and hears late."""
+        """Time since which it must look: it was told then, or its task's loop owes an answer, and hears late.
+
+        A loop that stood still hears what it has missed in several turns: all that came before the first is one miss.
+        """
         pulse = self.pulse
-        return self.due_at if pulse is None or pulse.asked_at > self.due_at else pulse.asked_at
+        since = self.due_at if pulse is None or pulse.asked_at > self.due_at else pulse.asked_at
+        return max(since, self.missed_at)
 
     def wake(self, master: int | None = None) -> None:
         """Wake the waiter: its turn has come on master number `master`; None: it must look; `LEAD`: it may lead."""
@@ -58,7 +63,8 @@ class Waiter:
         self.handed.append(grant)
         self.is_given = True
         now, since = self.reading.clock(), self.overdue_since
-        self.due_at = min(since, grant.begins if since < now and grant.begins > NEVER else now)  # Tell, then put
+        is_late = since < now and grant.begins > NEVER
+        self.due_at = min(since, max(grant.begins, self.missed_at) if is_late else now)  # Tell, then put
         self.wakes.put(grant.master)
         if self.is_polling:
             self.reading.rouse()
@@ -103,8 +109,9 @@ class Waiter:
         while not self.wakes.empty():
             self.wakes.get_nowait()
         self.is_given = False
-        if self.reading.clock() - self.due_at >= TURN_SECONDS:
-            self.missed += 1
+        now = self.reading.clock()
+        if now - self.due_at >= TURN_SECONDS:
+            self.missed, self.missed_at = self.missed + 1, now
             if self.missed > TICKETS_KEPT:
                 self.tickets.clear()  # first: no heartbeat speaks for it until it is queued with another one
         self.due_at = FOREVER  # last: what has told it until here is what it looks for
