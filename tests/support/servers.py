@@ -66,11 +66,12 @@ class Server:
             self._launch()
             if self._answers():
                 return self
-            if "Address already in use" not in self.log():
+            said = self.log()
+            if "Address already in use" not in said:
                 break
             self.port = free_port()
             (self.folder / "log").unlink()
-        raise AssertionError(f"{self.kind} did not start: {self.log()}")
+        raise AssertionError(f"{self.kind} did not start: {said}")
 
     def _launch(self) -> None:
         command = [
@@ -231,7 +232,8 @@ def _own_ports() -> range:
     return range(PORTS_FIRST + number * PORTS, PORTS_FIRST + (number + 1) * PORTS)
 
 
-_ports = itertools.cycle(_own_ports())
+# Another test run on this machine has the same ranges, so each process begins at a place of its own, far from others.
+_ports = itertools.islice(itertools.cycle(_own_ports()), 97 * os.getpid() % PORTS, None)
 
 
 def free_port() -> int:
