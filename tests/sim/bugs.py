@@ -656,8 +656,8 @@ BUGS = [
     Bug(
         "all tasks of a loop that stands still have their turns",
         f"{RUNTIME}/wakeups/waiter.py",
-        "return self.due_at if pulse is None or pulse.asked_at > self.due_at else pulse.asked_at",
-        "return self.due_at",
+        "since = self.due_at if pulse is None or pulse.asked_at > self.due_at else pulse.asked_at",
+        "since = self.due_at",
         seed=1107,
     ),
     # Only runs in which clients are closed, or end with their processes, find these.
