@@ -213,7 +213,7 @@ class Panel(Generic[V]):
         self.masters = masters
         self.quorum = quorum_of(len(masters))
 
-    def route(self, asked: Ask | Exchange, *, strict: bool = True) -> "Direct[V]":  # noqa: ARG002
+    def route(self, asked: Ask | Exchange) -> "Direct[V]":
         """Return the way of the calls to the masters: each is asked all of them."""
         return Direct(self, asked)
 

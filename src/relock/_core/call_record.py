@@ -8,9 +8,8 @@ from relock._core.effects import Effect
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
 
-LOOK_SECONDS = (
-    1.0  # between two looks at a gate: the caller that was to wake the next in line may have been struck before
-)
+# Between two looks at a gate: the caller that was to wake the next in line may have been struck before.
+LOOK_SECONDS = 1.0
 SILENT_SECONDS = 0.75  # without an answer, after which an event loop counts as one that stands still
 GIVE_WAY_SECONDS = SILENT_SECONDS + LOOK_SECONDS  # within which callers that can't go on have given way
 

@@ -383,9 +383,8 @@ class Hold:
     def shift(self, step: ClockStep) -> None:
         """Note that a master's clock went ahead at once: its lease ends earlier by the `step`."""
         self._count_late_grants()
-        self._clock_steps[step.master] = (
-            step  # Mark, then look: `_lengthen` looks for the mark after it has written the end
-        )
+        # Mark, then look: `_lengthen` looks for the mark after it has written the end.
+        self._clock_steps[step.master] = step
         self.lease_ends[step.master] -= step.seconds
         self._set_deadline()
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from attrs import frozen
 
-from relock._core.clocks import NOT_YET, Offset
+from relock._core.clocks import Offset
 from relock._core.effects import Answer, Failure
 from relock._core.info import ServerInfo, one_server, read_info, shared_servers
 from relock._core.quorum import NEVER, quorum_of
@@ -316,8 +316,7 @@ class MasterFacts:
         known, offset = self.known
         if incarnation != known or incarnation == NAMELESS or arrived_at < self.trusted_from:
             return NEVER
-        moment = offset.shown_at(granted_us / 1e6, arrived_at)
-        return moment if moment <= arrived_at else NOT_YET
+        return offset.shown_at(granted_us / 1e6, arrived_at)
 
     def stepped(self, seconds: float, shown_us: int) -> list[News]:
         """Note that the master's clock and ours moved apart by `seconds` at once, and the master's showed `shown_us`.

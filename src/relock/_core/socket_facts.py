@@ -68,7 +68,7 @@ class SocketFacts:
         self.opened_us = int(time[0]) * 1_000_000 + int(time[1])
         news, found_ms = list[News](), self._guard_of_others(marker)
         if found_ms is not None:
-            self.guarded, self.guard_ms = True, max(self.guard_ms, found_ms)
+            self.guarded = True
             news = self._facts.found_guard(found_ms)
         self.identify()
         return news
@@ -138,7 +138,7 @@ class SocketFacts:
         """
         self.note_marker()
         facts = self._facts
-        self.guard_ms = max(self.guard_ms, facts.guard_ms)
+        self.guard_ms = facts.guard_ms
         self.guarded = self.guarded or self.guard_ms > 0
         self.named_ms = self.guard_ms if facts.may_begin_guard else -self.guard_ms
         guard = pack_argument((b"+%d" if self.named_ms > self._own_guard_ms else b"%d") % self.named_ms)

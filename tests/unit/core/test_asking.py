@@ -7,6 +7,7 @@ from attrs import define
 
 from relock._core.asking import GRACE_SECONDS, Panel, Round, check_usable, grace_seconds
 from relock._core.effects import Answer, Ask, Exchange, Failure
+from relock._core.flows.heartbeat import heartbeat
 from relock._core.flows.release import leave_call
 from relock._core.quorum import is_attempt_certain
 from relock._errors import ConfigurationError
@@ -155,3 +156,14 @@ def test_a_prepared_request_is_packed_as_its_call_is(guarded: bool) -> None:
     packed, by_call = [round_.pack(guarded) for round_ in rounds]
     assert packed == by_call
     assert [(round_.is_simple, round_.count, round_.script.name) for round_ in rounds] == [(True, 1, "release")] * 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_simple"),
+    [(ask(), True), (ask(CALL, CALL), False), (heartbeat([((b"me", KEYS), [(7, b"me:1")])], 1.0), False)],
+    ids=["one call", "two calls", "a call with arguments without a fixed number"],
+)
+def test_only_a_single_call_of_a_fixed_length_may_be_packed_once_for_all_masters(
+    asked: Ask, *, is_simple: bool
+) -> None:
+    assert Round(asked, 0.0, [GRANTED]).is_simple is is_simple

@@ -9,7 +9,9 @@ from relock._core import master_facts
 from relock._core.clocks import NOT_YET, Offset
 from relock._core.master_facts import (
     ANSWERS_SECONDS,
+    GUARD_MS_END,
     NAMELESS,
+    STEPS_MAX,
     UNKNOWN,
     Back,
     Down,
@@ -20,6 +22,7 @@ from relock._core.master_facts import (
     Seen,
     Stepped,
     WithoutVote,
+    as_guard_ms,
     make_facts,
 )
 from relock._core.quorum import NEVER
@@ -68,7 +71,8 @@ def test_one_server_is_not_two_masters() -> None:
             facts.check_independent()
     third.check_independent()
     second.see_incarnation(NAMELESS)
-    first.check_independent()
+    for facts in (first, second, third):
+        facts.check_independent()
 
 
 @pytest.mark.parametrize("reply", [None, 7, [b"run_id:run"]])
@@ -92,6 +96,13 @@ def test_a_server_that_can_be_no_master_is_not_known_as_one(said: bytes, is_node
     with pytest.raises(error):
         facts.introduce([b"run_id:replica", said, b""])
     assert facts.incarnation == SERVER
+
+
+def test_a_node_of_a_cluster_is_one_where_its_client_knows_that() -> None:
+    facts = MasterFacts(0, "a", ClientOptions(), is_node=True)
+    said = [b"redis_version:7.4.0\r\nredis_mode:cluster\r\nrun_id:run", *INFO[1:]]
+    assert facts.introduce(said) == (SERVER, [Moved(), Seen()])
+    assert facts.version == "7.4.0"
 
 
 def test_a_replica_is_not_believed_to_be_the_master_any_more() -> None:
@@ -198,6 +209,13 @@ def test_a_larger_guard_is_told_of_once() -> None:
     assert second.found_guard(60_000) == []
 
 
+@pytest.mark.parametrize("field", [b"", b"x", b"-1", b"%d" % GUARD_MS_END, b"9" * 10_000], ids=lambda field: field[:9])
+def test_what_can_be_no_guard_is_none(field: bytes) -> None:
+    """Programs may write anything there; Python reads no number of so many digits."""
+    assert as_guard_ms(field) is None
+    assert as_guard_ms(b"%d" % (GUARD_MS_END - 1)) == GUARD_MS_END - 1
+
+
 # Its clock ------------------------------------------------------------------------------------------------------------
 
 
@@ -236,3 +254,37 @@ def test_a_lone_master_is_trusted_as_soon_as_its_step_is_known() -> None:
     facts = make(masters=1)
     step(facts, 105.0, 10.5)
     assert facts.trusted_from == 10.5
+
+
+def test_a_step_that_is_told_when_another_server_is_there_makes_nothing_count_earlier() -> None:
+    """Threads may find the server between the look at the clock and the note of the step."""
+    facts = make()
+    step(facts, 105.0, 10.5)
+    before = facts.trusted_from
+    facts.see_incarnation(OTHER)
+    facts.stepped(5.0, 115_600_000)
+    assert facts.trusted_from == before
+
+
+def test_of_a_clock_that_steps_all_the_time_the_last_steps_are_remembered() -> None:
+    """A janitor that can't ask the masters trusts none of them again, so it takes no step out."""
+    facts = make()
+    shown = [step(facts, 100.0 + number, 10.0 + number) for number in range(1, STEPS_MAX + 3)]
+    assert list(facts._distrusted) == shown[2:]
+
+
+class LateSteps(dict[int, float]):
+    """Steps that count still. Right after the first look at all of them, another thread sees one more."""
+
+    def copy(self) -> dict[int, float]:
+        seen = dict(self)
+        self[7] = 50.0
+        return seen
+
+
+def test_a_step_that_another_thread_sees_while_one_is_excused_still_counts() -> None:
+    facts = make()
+    shown_us = step(facts, 105.0, 10.5)
+    facts._distrusted = LateSteps(facts._distrusted)
+    facts.trust(shown_us)
+    assert facts.trusted_from == 50.0

@@ -65,6 +65,20 @@ def test_a_guard_of_others_that_this_client_cannot_keep_is_a_mistake() -> None:
     assert shown.guard_ms == 30_600, "the scripts begin the client's own"
 
 
+def test_a_marker_without_a_guard_must_be_named_all_the_same_also_to_a_server_without_a_name() -> None:
+    """Others may begin a guard there at any moment."""
+    for incarnation in (SERVER, NAMELESS):
+        shown, _ = make(guard=0.0)
+        assert shown.introduced(incarnation, TIME, [b"0"]) == []
+        assert (shown.guarded, shown.guard_ms) == (True, 0)
+
+
+def test_a_smaller_guard_of_others_changes_nothing() -> None:
+    shown, _ = make()
+    assert shown.introduced(SERVER, TIME, [b"10000"]) == []
+    assert shown.guard_ms == 30_600
+
+
 # What scripts are told ------------------------------------------------------------------------------------------------
 
 
@@ -94,11 +108,26 @@ def test_a_guard_that_others_have_is_named_as_theirs() -> None:
     assert named_guard(shown) == b"+60000"
 
 
+def test_a_guard_that_another_master_shows_later_holds_on_a_socket_that_was_opened_without_one() -> None:
+    shown, facts = make(guard=0.0)
+    shown.introduced(SERVER, TIME, [None])
+    facts.peers[1].found_guard(60_000)
+    shown.identify()
+    assert (shown.guarded, shown.guard_ms) == (True, 60_000)
+
+
 def test_a_vote_shows_a_marker_though_no_quorum_is_judged() -> None:
     shown, _ = make()
     assert named_guard(shown) == b"-30600"
     shown.voted_us = 110_000_000
     assert named_guard(shown) == b"30600"
+
+
+def test_a_vote_without_a_guard_shows_no_marker() -> None:
+    shown, facts = make(guard=0.0)
+    shown.voted_us = 110_000_000
+    shown.note_marker()
+    assert not facts.has_shown_marker
 
 
 # Unusual replies ------------------------------------------------------------------------------------------------------

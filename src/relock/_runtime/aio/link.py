@@ -227,8 +227,7 @@ class Link:
         except NETWORK_ERRORS as error:
             return master.failed(error, sent=False)
         except ConfigurationError as error:
-            master.turned_out(error)
-            return master.misconfigured(error)
+            return master.turned_out(error)
 
     def _opened(self, opening: "asyncio.Future[_Opened]") -> None:
         self._opening = None

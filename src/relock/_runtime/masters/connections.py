@@ -335,8 +335,7 @@ class Connection:
             return _UNKNOWN_SCRIPT
         if any(sign in words_of(error) for sign in _OF_A_REPLICA):
             self.shown.is_retired = True  # the next connection looks where the master is now
-            if news := self.facts.demoted(self.shown.incarnation):
-                self._opener.found(news)
+            self._opener.act(self.facts.demoted(self.shown.incarnation))
         return self._opener.refused(error)
 
     def _answer(self, round_: Round, replies: Sequence[Reply | Failure], now: float, *, is_known: bool) -> None:

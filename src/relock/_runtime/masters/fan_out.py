@@ -108,8 +108,7 @@ class FanOut:
     def __init__(self, masters: tuple[Master, ...], platform: Platform) -> None:
         first = masters[0]
         self._panel = Panel(masters)
-        self._route = first.route if (is_cluster := isinstance(first, Cluster)) else self._panel.route
-        self._is_cluster = is_cluster
+        self._cluster = first if isinstance(first, Cluster) else None
         self._platform = platform
         self._clock = platform.clock
         self._bundles: deque[Bundle] = deque()  # those that no call has just now; the last one is used next
@@ -127,9 +126,11 @@ class FanOut:
         On a Cluster, a request that is no call may go to several nodes at once. A call is about one lock, which is on
         one node: so no call has connections to one node while it waits in the line for another.
         """
-        way, now = self._route(asked, strict=strict), self._clock()
+        cluster = self._cluster
+        way = self._panel.route(asked) if cluster is None else cluster.route(asked, strict=strict)
+        now, strict = self._clock(), strict and cluster is None
         while parts := way.parts(now):
-            now = self._exchange([Leg(part, strict=strict and not self._is_cluster, is_call=is_call) for part in parts])
+            now = self._exchange([Leg(part, strict=strict, is_call=is_call) for part in parts])
         return way.answers
 
     def _exchange(self, legs: Collection[Leg]) -> float:

@@ -77,13 +77,9 @@ class Opener:
             ConfigurationError: as there; or the server is another master, too.
         """
         incarnation, news = self.facts.introduce(replies)
-        self.found(news)
-        return incarnation
-
-    def found(self, news: Iterable[News]) -> None:
-        """Act on news of which server the master is; raise `ConfigurationError` if that is another master, too."""
         self.act(news)
         self.facts.check_independent()
+        return incarnation
 
     @protocol_errors()
     def open(self, raw: RawConnection, shown: SocketFacts) -> None:
