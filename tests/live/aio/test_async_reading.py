@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+import pytest
 from support.servers import Server
-from support.tasks import SOON, Connect, free, until
+from support.tasks import NODE_TIMEOUT, SOON, Connect, free, until
 from support.until import until as wait_until
 
-from relock import AsyncClient, Client
+from relock import AsyncClient, Client, ClientClosedError
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._runtime.aio.loop_hub import LoopHub
+from relock._runtime.aio.loop_inbox import Inboxes
 
 
 async def takes(client: AsyncClient, name: str) -> None:
@@ -193,6 +196,82 @@ async def test_tasks_hand_a_lock_over_while_another_loop_of_their_client_stands_
         assert not waiting.done()
     await asyncio.wait_for(waiting, SOON)
     await free(client, name)
+
+
+async def test_a_task_whose_client_is_closed_gives_back_what_lies_unread_for_it(server: Server, name: str) -> None:
+    """The client for threads goes on, and so does its janitor: nobody has to wait for the lease of that grant."""
+    with Client(server.url, node_timeout=NODE_TIMEOUT) as threads, Client(server.url) as others:
+        client = AsyncClient(threads)
+        await warm(client, f"{name}-warm")
+        held = others.lock(name, owner="holder")
+        held.acquire()
+        task = asyncio.create_task(takes(client, name))
+        await queued(client, name)
+        hub = client._foreground()._hub
+        await until(lambda: all(waiter.parks for waiter in hub.waiters.values()), "it sleeps")
+        held.release()  # the loop stands still, here
+        ear = hub.subscriptions[0]._ear
+        assert ear is not None
+        wait_until(lambda: select.select([ear.channel.fileno], [], [], 0.0)[0], within=SOON, what="the grant comes")
+        await client.close()
+        assert not hub.waiters, "it has left while its hub was there"
+        with pytest.raises(ClientClosedError):
+            await task
+
+
+def closed_loop_that_waited(client: AsyncClient, name: str) -> LoopHub:
+    """Have a task wait for the lock on a loop that is closed then; return the hub."""
+
+    async def wait() -> LoopHub:
+        await warm(client, name)
+        return client._foreground()._hub
+
+    return asyncio.run(wait())
+
+
+def test_a_client_that_is_closed_hears_what_comes_for_a_loop_that_nobody_has_found_closed(
+    server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grant may be on its way: so the subscription stands until all that was published has come."""
+    threads = Client(server.url, node_timeout=NODE_TIMEOUT)
+    session, given_back = threads._session, list[bytes]()
+    hub = closed_loop_that_waited(AsyncClient(threads), name)
+    monkeypatch.setattr(session.reports, "unclaimed", lambda _keys, owner, _token: given_back.append(owner))
+    catch_up = session.hubs.catch_up
+
+    def publish_first(until: float) -> None:
+        with server.client() as plain:
+            (channel,) = plain.pubsub_channels(f"*{hub.client}")
+            plain.publish(channel, b"grant uuid hold.1 200 100 3000 run:repl a")
+        catch_up(until)
+
+    monkeypatch.setattr(session.hubs, "catch_up", publish_first)
+    threads.close()
+    assert given_back == [b"%b:uuid~hold.1" % hub.client.encode()]
+    assert listening(server, threads) == 0
+
+
+def test_a_hub_that_a_loop_takes_over_while_its_client_is_closed_is_stopped(
+    server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = Client(server.url, node_timeout=NODE_TIMEOUT)
+    client, move_to = AsyncClient(threads), LoopHub.move_to
+    closed_loop_that_waited(client, name)
+
+    def close_first(hub: LoopHub, inboxes: Inboxes) -> None:
+        closes = threading.Thread(target=threads.close)
+        closes.start()
+        closes.join(SOON)
+        move_to(hub, inboxes)
+
+    monkeypatch.setattr(LoopHub, "move_to", close_first)
+
+    async def come_late() -> None:
+        with pytest.raises(ClientClosedError):
+            await client.lock(name).acquire()
+        await until(lambda: listening(server, threads) == 0, "nobody listens")
+
+    asyncio.run(come_late())
 
 
 RUNS = 100

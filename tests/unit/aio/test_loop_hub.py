@@ -21,7 +21,7 @@ from relock._core.quorum import NEVER
 from relock._runtime.aio.loop_hub import QUIET_SECONDS, LoopHub, LoopSubscription, hub_for
 from relock._runtime.aio.loop_inbox import Inboxes
 from relock._runtime.machine import THREADS
-from relock._runtime.net.loop_channel import LoopChannel
+from relock._runtime.net.loop_channel import CHUNK_BYTES, LoopChannel
 from relock._runtime.wakeups.hubs import Hubs
 from relock._runtime.wakeups.subscription import PING
 from relock._runtime.wakeups.waiter import Waiter
@@ -197,6 +197,20 @@ def test_a_connection_that_can_not_be_opened_is_tried_again(scene: Scene, monkey
     scene.listen()
 
 
+def test_an_error_that_no_connection_should_have_is_told_and_the_connection_tried_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Any:
+        monkeypatch.undo()
+        raise NotImplementedError("a fault")
+
+    told: list[Any] = []
+    scene.loop.set_exception_handler(lambda _loop, context: told.append(context["exception"]))
+    monkeypatch.setattr(scene.master, "raw_connection", fail)
+    scene.listen()
+    assert [str(error) for error in told] == ["a fault"]
+
+
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_master_from_which_nothing_comes_is_pinged_and_one_that_does_not_answer_left(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, *, answers: bool
@@ -299,6 +313,18 @@ def test_the_next_loop_finds_at_once_that_the_connection_has_ended(scene: Scene)
     scene.subscribe(FakeMaster())
 
 
+def test_the_next_loop_finds_at_once_that_the_master_has_moved(scene: Scene) -> None:
+    """No loop was there to be told: its first waiter would be queued where nothing that is published is heard."""
+    scene.listen()
+    scene.hub.forget(WAITER)
+    scene.end_loop()
+    scene.master.incarnation = b"another:repl"
+    scene.subscription.look()
+    scene.begin_loop()
+    assert not scene.subscription.is_confirmed
+    scene.subscribe(FakeMaster())
+
+
 def test_only_one_loop_takes_over_a_hub(scene: Scene) -> None:
     scene.end_loop()
     first = scene.hub
@@ -319,6 +345,17 @@ def test_a_hub_that_no_loop_has_taken_over_gives_back_what_has_come_and_is_close
     assert scene.session.hubs.all() == []
     assert not scene.session.hubs.are_attended
     scene.session.hubs.stop_spare()
+
+
+def test_a_hub_that_is_stopped_hears_all_that_has_come_though_it_takes_many_reads(scene: Scene) -> None:
+    """A grant that nobody hears stays until its lease ends."""
+    scene.listen()
+    scene.hub.forget(WAITER)
+    count = 2 * CHUNK_BYTES // len(GRANT)
+    scene.end_loop()
+    scene.master.server.sendall(GRANT * count)
+    scene.session.hubs.stop_spare()
+    assert len(scene.told.unclaimed_holds) == count
 
 
 def test_a_connection_that_was_being_opened_when_its_loop_was_closed_is_closed(scene: Scene) -> None:

@@ -93,12 +93,14 @@ class Foreground:
             Enter: self._enter,
             Pause: self._pause,
         }
-        session.foregrounds.add(self)
+        session.foregrounds.add(self)  # Mark, then look: `close` finds it, or this finds the session closed
+        if session.closed and not session.is_closing:
+            session.hubs.stop(self._hub)
 
     @property
     def is_in_use(self) -> bool:
-        """True while a call is under way that is about to hear something, and may have to give it back."""
-        return self._busy > 0 and not self.loop.is_closed()
+        """True while a call is under way that may have to give back what it hears; after `stop`, also one asleep."""
+        return (self._busy > 0 or (self.is_closed and bool(self._idle))) and not self.loop.is_closed()
 
     async def run(self, flow: Flow, record: CallRecord | None = None, until: float = FOREVER) -> Any:
         """Carry out what `flow` asks for, to its end; return what the flow returns.
@@ -405,15 +407,17 @@ class Foreground:
         self._inboxes.close()
         for link in self._links():
             link.close()
-        with suppress(KeyError):  # another thread has done it
-            self.session.foregrounds.remove(self)
-            hubs = self.session.hubs
-            if self.loop.is_closed():
-                hubs.spare.append(self._hub)  # Mark, then look: `close` finds it, or this finds the session closed
-            else:
-                hubs.stop(self._hub)
-            if self.session.closed:
-                hubs.stop_spare()
+        session, hubs = self.session, self.session.hubs
+        try:
+            session.foregrounds.remove(self)
+        except KeyError:  # another thread has done it
+            return
+        if self.loop.is_closed():
+            hubs.spare.append(self._hub)  # Mark, then look: `close` finds it, or this finds the session closed
+        else:
+            hubs.stop(self._hub)
+        if session.closed and not session.is_closing:  # else the janitor hears what comes for it, before its end
+            hubs.stop_spare()
 
     def _links(self) -> Iterable[Link]:
         return chain.from_iterable(self._links_of.values())

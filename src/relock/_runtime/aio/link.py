@@ -44,7 +44,7 @@ class Link:
 
     Args:
         line: the tasks that may send when replies have come.
-        reader: reads the messages of a release before its reply.
+        hub: hears the messages of a release before its reply.
 
     Attributes:
         in_flight_max: how many requests are under way on one connection, before tasks wait for replies.

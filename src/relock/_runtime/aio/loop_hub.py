@@ -82,6 +82,8 @@ class LoopSubscription(Subscription):
         error = opening.exception()
         if error is not None:
             self._give_up(error)
+            if not isinstance(error, (*NETWORK_ERRORS, ConfigurationError)):
+                raise error  # readers of the log must hear of it
         elif self.stopping:
             self._close(opening.result().raw)
         else:
@@ -102,19 +104,22 @@ class LoopSubscription(Subscription):
         self._opening = self._retry = None
         if self._ear is not None:
             self._ear.channel = self._watched(self._ear.channel)
-            self.hear()
+            self.tend()  # the master may have moved while nobody looked
 
     # Reading --------------------------------------------------------------------------------------------------------
 
-    def hear(self) -> None:
-        """Act on what has come by now."""
+    def hear(self) -> bool:
+        """Act on some of what has come by now; return whether anything has."""
         ear, inboxes = self._ear, self._hub.inboxes
-        if ear is not None:
-            inboxes.thread = get_ident()
-            try:
-                self._try(ear.hear_now)
-            finally:
-                inboxes.thread = 0
+        if ear is None:
+            return False
+        heard = ear.heard
+        inboxes.thread = get_ident()
+        try:
+            self._try(ear.hear_now)
+        finally:
+            inboxes.thread = 0
+        return ear.heard != heard
 
     def tend(self) -> None:
         """Look after the connection while tasks wait; what has come by now is heard first."""
@@ -181,9 +186,10 @@ class LoopSubscription(Subscription):
         self._close(raw)
 
     def stop(self) -> None:
-        """Hear what has come, for the last time, and close the socket."""
+        """Hear all that has come, for the last time, and close the socket."""
         self.stopping = True
-        self.hear()
+        while self.hear():
+            pass
         self.is_confirmed = False
         self.disconnect()
 
@@ -246,8 +252,9 @@ def hub_for(session: Session, inboxes: Inboxes) -> LoopHub:
     hubs = session.hubs
     try:
         hub: LoopHub = hubs.spare.pop()  # type: ignore[assignment]  # only hubs of loops are spared
-        hub.move_to(inboxes)
     except IndexError:
         hub = LoopHub(session, inboxes)
         hubs.add(hub)
+    else:
+        hub.move_to(inboxes)
     return hub

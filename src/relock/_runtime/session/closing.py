@@ -75,12 +75,7 @@ def drop(session: Session) -> bool:
         service.call_after_steps(partial(_end_if_idle, session))
     if services or not any(pool.connections or pool.loop_connections for pool in session.pools):
         return bool(services)
-    for pool in session.pools:
-        pool.close()
-    for foreground in session.foregrounds.copy():
-        foreground.close()
-    session.losses.stop()
-    session.events.stop()
+    _disconnect(session)
     return True
 
 
@@ -121,6 +116,12 @@ def _end(session: Session) -> None:
     for master in session.masters:
         if master.reconnector is not None:
             master.reconnector.stop()  # Serve, then stop: the janitor needed its connections
+    _disconnect(session)
+    session.platform.log.settle(SETTLE_SECONDS)
+
+
+def _disconnect(session: Session) -> None:
+    """Close the connections of threads and of loops; no callback comes after those that wait."""
     for pool in session.pools:
         pool.close()
     for foreground in session.foregrounds.copy():
@@ -128,7 +129,6 @@ def _end(session: Session) -> None:
     session.hubs.stop_spare()
     session.losses.stop()
     session.events.stop()
-    session.platform.log.settle(SETTLE_SECONDS)
 
 
 def _finish(session: Session) -> list[Waiter]:
@@ -188,7 +188,7 @@ def _finish_for_exit(session: Session) -> None:
             foreground.end_if_stopped()
         _finish(session)
     finally:
-        session.is_closing = session.is_ending = session.closed = False
+        session.closed = session.is_ending = session.is_closing = False  # in this order: see `Foreground`
 
 
 def _leave_queues(session: Session, waiters: list[Waiter]) -> list[Waiter]:
