@@ -17,7 +17,7 @@ CHARACTER, LINE, GAP = 6.7, 16, 30
 HEAD, STEP, PADDING, BAR, APART = 34, 34, 12, 10, 90
 
 _PARTICIPANT = re.compile(r"participant (\w+)(?: as (.+))?")
-_MESSAGE = re.compile(r"(\w+)(->>|-->>|-x)(\w+): (.+)")
+_MESSAGE = re.compile(r"(\w+)(->>|-->>|-x)(?!\1:)(\w+): (.+)")
 _NOTE = re.compile(r"Note over (\w+)(?:,(\w+))?: (.+)")
 _ACTIVE = re.compile(r"(activate|deactivate) (\w+)")
 
@@ -108,7 +108,7 @@ def columns(diagram: Diagram) -> dict[str, float]:
         labels = (_width(diagram.participants[one]) + _width(diagram.participants[other])) / 2
         need[i, i + 1] = max(labels + GAP, APART)
     for step in diagram.steps:
-        if isinstance(step, Message) and step.sender != step.receiver:
+        if isinstance(step, Message):
             first, last = sorted((names.index(step.sender), names.index(step.receiver)))
             need[first, last] = max(need.get((first, last), 0), _width(step.text) + GAP)
         elif isinstance(step, Note):
@@ -126,9 +126,10 @@ def columns(diagram: Diagram) -> dict[str, float]:
 
 
 def _beside(diagram: Diagram, name: str) -> list[float]:
-    """Return the widths of the notes over this participant alone."""
-    notes = [step for step in diagram.steps if isinstance(step, Note) and step.first == step.last == name]
-    return [0.0, *(max(map(_width, note.lines)) + GAP for note in notes)]
+    """Return twice the room that each note over this participant needs on the side where no other participant is."""
+    notes = [step for step in diagram.steps if isinstance(step, Note) and name in (step.first, step.last)]
+    alone = [max(map(_width, note.lines)) + GAP for note in notes if note.first == note.last]
+    return [0.0, *alone, *(2.0 * GAP for note in notes if note.first != note.last)]
 
 
 def _width(text: str) -> float:
@@ -178,10 +179,6 @@ def _bar(x: float, top: float, bottom: float) -> str:
 def _message(message: Message, at: dict[str, float], y: float) -> str:
     begin, end = at[message.sender], at[message.receiver]
     kind = "answer" if message.is_answer else "message"
-    if begin == end:
-        path = f"M{begin:.1f} {y - 12:.1f} h{GAP} v12 h{-GAP + 2}"
-        loop = f'<path class="{kind}" d="{path}"/>' + _point(end, y, to_right=False)
-        return loop + _text(message.text, begin + GAP + 6, y - 2, "aside")
     to_right = end > begin
     stop = begin + 0.75 * (end - begin) if message.is_lost else end
     line = f'<line class="{kind}" x1="{begin:.1f}" x2="{stop:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'

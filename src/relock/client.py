@@ -63,7 +63,7 @@ class MasterState:
         down: why the master does not answer, or None.
         vote_in: seconds until the master has a vote again; 0.0 if the master has one, as far as this client knows.
         problems: faults of the master, in words.
-        connections: open connections of this client, also those of event loops; a subscription is one more.
+        connections: open connections of this client, also those of event loops, without subscriptions.
         idle_connections: how many of these are not in use.
     """
 

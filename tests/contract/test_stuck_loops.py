@@ -1,4 +1,4 @@
-"""A shared ``owner=`` while the event loop of one of its tasks stands still: the others get by.
+"""An event loop of a client that stands still delays no thread and no other loop, nor who shares its task's ``owner=``.
 
 In virtual time, on tasks and threads of one client: the loop stands still while its task is inside the gate of its
 owner, with a request under way, or in line. What the task has asked for comes true when its loop turns.
@@ -21,6 +21,7 @@ from relock._core.effects import Listen, Park
 
 STUCK_SECONDS = 12.0
 PROMPT_SECONDS = 4.0  # two looks, and what the masters take
+MESSAGE_SECONDS = 0.2  # less than any look; a release and its message take a few milliseconds
 NAME, OWNER = "a", "job"
 
 
@@ -29,7 +30,7 @@ class Scene:
 
     def __init__(self, rig: AioVirtualRig) -> None:
         self.rig = rig
-        made = rig.client()
+        self.made = made = rig.client()
         self.threads: Lock = made._client.lock(NAME, owner=OWNER)
         self.tasks: AsyncLock = made._async.lock(NAME, owner=OWNER)
         self.session = made._client._session
@@ -404,5 +405,43 @@ def test_who_is_behind_tasks_of_several_loops_that_stand_still_gets_by(play: Pla
         assert [task.result() for task in tasks] == [True] * 3
         scene.until_count(5)
         scene.end()
+
+    play(test)
+
+
+def test_a_loop_that_stands_still_delays_no_thread_and_no_other_loop(play: Play) -> None:
+    """A message comes at once, and not with a look some time later."""
+
+    def test(scene: Scene) -> None:
+        rig, clients, taken = scene.rig, scene.made, dict[str, float]()
+        holder = rig.client()._client
+        held = {name: holder.lock(name) for name in ("stuck", "thread", "loop")}
+
+        def take(name: str) -> None:
+            with clients._client.lock(name):
+                taken[name] = rig.clock()
+
+        async def take_in_a_task(name: str) -> None:
+            async with clients._async.lock(name):
+                taken[name] = rig.clock()
+
+        for lock in held.values():
+            lock.acquire()
+        actor = rig._actor()
+        waiting = [
+            rig.start(lambda: actor.do(lambda: take_in_a_task("stuck"))),
+            rig.start(lambda: take("thread")),
+            rig.start(lambda: rig._actor().do(lambda: take_in_a_task("loop"))),
+        ]
+        rig.until(lambda: all(map(rig.is_queued, held)), "all wait")
+        released_at = rig.clock()
+        scene.block()
+        for lock in held.values():
+            lock.release()
+        for one in waiting:
+            one.result()
+        assert taken["stuck"] - released_at >= STUCK_SECONDS
+        assert taken["thread"] - released_at < MESSAGE_SECONDS
+        assert taken["loop"] - released_at < MESSAGE_SECONDS
 
     play(test)

@@ -2,8 +2,9 @@
 
 import importlib.util
 import re
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import pytest
@@ -15,6 +16,36 @@ PAGES = {
     for number, text in enumerate(re.findall(r"^```mermaid\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL))
 }
 HEAD = "sequenceDiagram\nparticipant A\nparticipant B as the server\n"
+THREE = f"{HEAD}participant C\n"
+LONG = 60 * "m"
+CROWDED = {
+    "long labels": f"sequenceDiagram\nparticipant A as {LONG}\nparticipant B as {LONG}\nA->>B: x",
+    "a long message": f"{THREE}A->>B: {LONG}",
+    "a long message past another": f"{THREE}A->>C: {LONG}",
+    "a long note at the left": f"{THREE}Note over A: {LONG}",
+    "a long note in the middle": f"{THREE}Note over B: {LONG}",
+    "a long note at the right": f"{THREE}Note over C: x<br/>{LONG}",
+    "a long note over two": f"{THREE}Note over A,B: {LONG}\nNote over B,C: {LONG}",
+    "a short note over two": f"{THREE}Note over A,B: x\nNote over B,C: x",
+    "many lines": f"{THREE}Note over A: x<br/>x<br/>x\nactivate A\nA->>B: x\nNote over B: x\nactivate C",
+}
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Box(NamedTuple):
+    """Edges of a rectangle."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+def boxes(svg: ElementTree.Element, kind: str) -> list[Box]:
+    """Return the rectangles of a kind in a drawing."""
+    found = [rect.attrib for rect in svg.iter(f"{SVG}rect") if rect.attrib["class"] == kind]
+    at = [[float(rect[name]) for name in ("x", "y", "width", "height")] for rect in found]
+    return [Box(x, y, x + width, y + height) for x, y, width, height in at]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +62,7 @@ def diagrams() -> Any:
 @pytest.mark.parametrize("page", PAGES)
 def test_each_diagram_of_a_page_is_drawn_with_a_title(diagrams: Any, page: str) -> None:
     svg = ElementTree.fromstring(diagrams.draw(diagrams.parse(PAGES[page])))
-    title = svg.find("{http://www.w3.org/2000/svg}title")
+    title = svg.find(f"{SVG}title")
     assert title is not None
     assert title.text
 
@@ -45,6 +76,7 @@ def test_the_pages_have_diagrams() -> None:
     [
         "A->B: not this arrow",
         "A->>C: no such participant",
+        "A->>A: to itself",
         "loop twice",
         "Note left of A: not this place",
         "activate C",
@@ -60,20 +92,48 @@ def test_another_kind_of_diagram_is_an_error(diagrams: Any) -> None:
         diagrams.parse("flowchart LR\nA --> B")
 
 
-def test_text_fits_between_the_lines_of_its_participants(diagrams: Any) -> None:
-    short = diagrams.columns(diagrams.parse(HEAD + "A->>B: hi"))
-    long = diagrams.columns(diagrams.parse(HEAD + "A->>B: " + 60 * "m"))
-    assert long["B"] - long["A"] >= 60 * diagrams.CHARACTER > short["B"] - short["A"]
+@pytest.fixture(params=[*PAGES.values(), *CROWDED.values()], ids=[*PAGES, *CROWDED])
+def diagram(diagrams: Any, request: pytest.FixtureRequest) -> Any:
+    """Each diagram of a page, and some that are crowded."""
+    return diagrams.parse(request.param)
 
 
-def test_everything_lies_within_the_picture(diagrams: Any) -> None:
-    text = HEAD + "B->>A: x\nNote over A: " + 50 * "m" + "\nNote over B: " + 50 * "m<br/>" + "\nactivate A"
-    svg = ElementTree.fromstring(diagrams.draw(diagrams.parse(text)))
+@pytest.fixture
+def svg(diagrams: Any, diagram: Any) -> ElementTree.Element:
+    """The drawing of the diagram."""
+    return ElementTree.fromstring(diagrams.draw(diagram))
+
+
+def test_everything_lies_within_the_picture(svg: ElementTree.Element) -> None:
     _, _, width, height = map(float, svg.attrib["viewBox"].split())
-    for box in svg.iter("{http://www.w3.org/2000/svg}rect"):
-        x, y, wide, high = (float(box.attrib[name]) for name in ("x", "y", "width", "height"))
-        assert 0 <= x <= x + wide <= width
-        assert 0 <= y <= y + high <= height
+    for box in (*boxes(svg, "head"), *boxes(svg, "note"), *boxes(svg, "bar")):
+        assert 0 <= box.left < box.right <= width
+        assert 0 <= box.top < box.bottom <= height
+
+
+def test_boxes_do_not_overlap(svg: ElementTree.Element) -> None:
+    for one, other in combinations([*boxes(svg, "head"), *boxes(svg, "note")], 2):
+        is_beside = one.right <= other.left or other.right <= one.left
+        assert is_beside or one.bottom <= other.top or other.bottom <= one.top
+
+
+def test_text_fits_between_the_lines_of_its_participants(diagrams: Any, diagram: Any) -> None:
+    at = diagrams.columns(diagram)
+    for step in diagram.steps:
+        if isinstance(step, diagrams.Message):
+            assert abs(at[step.sender] - at[step.receiver]) >= len(step.text) * diagrams.CHARACTER
+
+
+def test_a_note_holds_its_text_and_covers_the_lines_of_its_participants_alone(
+    diagrams: Any, diagram: Any, svg: ElementTree.Element
+) -> None:
+    at = diagrams.columns(diagram)
+    notes = [step for step in diagram.steps if isinstance(step, diagrams.Note)]
+    for note, box in zip(notes, boxes(svg, "note"), strict=True):
+        first, last = sorted((at[note.first], at[note.last]))
+        assert {x for x in at.values() if box.left <= x <= box.right} == {x for x in at.values() if first <= x <= last}
+        assert box.right - box.left >= max(map(len, note.lines)) * diagrams.CHARACTER
+        assert box.bottom - box.top >= len(note.lines) * diagrams.LINE
 
 
 def test_text_is_escaped(diagrams: Any) -> None:

@@ -1,7 +1,8 @@
-"""The nemesis' tables in the documentation are made from the results of its runs."""
+"""The nemesis' tables in the documentation are made from the results of its runs, and its controls are counted."""
 
 from pathlib import Path
 
+from chaos.controls import CONTROLS
 from chaos.page import PAGE, RESULT, page_with, rendered, write
 from chaos.results import Run, load, save
 from chaos.verdict import Finding
@@ -20,3 +21,10 @@ def test_another_result_changes_the_tables_and_nothing_else(tmp_path: Path) -> N
     assert "| acquisitions | 12,345 |" in page.read_text()
     write(RESULT, page)
     assert page.read_text() == PAGE.read_text()
+
+
+def test_the_number_of_weakened_locks_is_told_right() -> None:
+    assert len(CONTROLS) == 12
+    root = PAGE.parents[2]
+    assert "twelve weakened locks" in " ".join((root / "README.md").read_text().split())
+    assert "twelve in all" in (root / "docs" / "internals" / "nemesis.md").read_text()

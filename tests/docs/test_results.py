@@ -25,3 +25,9 @@ def test_nothing_is_known_to_be_wrong_with_the_newest_code_that_was_played() -> 
     """Faults of older code stand in the table, and were mended."""
     runs = record.read(RESULTS / "simulator.json")
     assert [run.violations for run in runs if run.commit == runs[-1].commit and run.violations] == []
+
+
+def test_the_readme_counts_no_more_runs_than_there_were() -> None:
+    readme = " ".join((RESULTS.parents[1] / "README.md").read_text().split())
+    assert "more than 2 million runs" in readme
+    assert sum(run.last - run.first + 1 for run in record.read(RESULTS / "simulator.json")) > 2_000_000

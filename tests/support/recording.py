@@ -61,10 +61,11 @@ def sentences(text: str) -> str:
     return " ".join(text.split())
 
 
-def recorded() -> str:
-    """Return the text of the recording, without the command."""
+def recorded() -> list[str]:
+    """Return the events and findings in the recording, without their moments and marks."""
     lines = re.findall(r"<text[^>]*>(.*?)</text>", RECORDING.read_text())
-    return "\n".join(unescape(line) for line in lines[1:])
+    unfolded = "\n".join(map(unescape, lines)).replace(f"\n{INDENT}", " ")
+    return re.findall(r"^(?: *[\d.]+ s|ok)  +(.*)", unfolded, re.MULTILINE)
 
 
 if __name__ == "__main__":

@@ -234,12 +234,12 @@ def test_a_piece_that_a_fragment_does_not_have_is_refused(folder: Path) -> None:
         load("thing", write(folder, GOOD.replace("--#include clock", "--#include clock now")))
 
 
-@pytest.mark.parametrize("word", ["PUBLISH", "NUMSUB", "'client:'"])
+@pytest.mark.parametrize("word", [r"publish\b", "numsub", "client:"])
 def test_one_fragment_alone_sends_messages_and_names_channels(word: str) -> None:
     """A server may refuse a message, and what follows from that is decided there."""
     using = set()
     for path in Path(str(find_folder())).rglob("*.lua"):
-        if word in re.sub(r"--.*", "", path.read_text()):
+        if re.search(word, re.sub(r"--.*", "", path.read_text()), re.IGNORECASE):
             using.add(path.stem)
     assert using == {"tell"}
 

@@ -315,6 +315,25 @@ def test_a_count_can_be_settled_while_the_last_one_is_only_to_be_written_once_mo
     assert not janitor._due
 
 
+def test_a_count_that_is_to_be_written_again_is_being_settled_from_then_on() -> None:
+    """A release that misses a master meanwhile, and the next look, bring no second task."""
+    session: Any = FakeSession([b"counted", 0])
+    janitor = Janitor(session)
+    hold: Any = CountedHold(1, counts_until=10.05)
+    hold.settling = False
+    for _ in range(2):
+        janitor._recheck(hold)
+    assert [due.task for due in janitor._due] == [Settle(hold)]
+
+
+def test_a_close_waits_for_no_second_look_at_a_count() -> None:
+    session: Any = FakeSession([b"counted", 0])
+    janitor = Janitor(session)
+    janitor._is_closing = True
+    janitor._act(Settle(cast("Hold", CountedHold(1, counts_until=20.0))))
+    assert janitor._due == []
+
+
 def act_on_all_due(janitor: Janitor, session: FakeSession) -> None:
     """Carry out what is due, and what that makes due."""
     while janitor._due and janitor._due[0].at <= session.now:
