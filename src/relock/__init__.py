@@ -9,6 +9,9 @@ with client.lock("orders:42") as held:
 `Client` is for threads, and `AsyncClient` for the tasks of asyncio.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from relock._core.flows.inspect import LockInfo
 from relock._errors import (
     AcquireTimeoutError,
@@ -34,10 +37,12 @@ from relock._events import (
     ReleaseUnconfirmed,
     RenewalFailing,
 )
-from relock.aio_client import AsyncClient
-from relock.aio_lock import AsyncLock
 from relock.client import Client, MasterState, Statistics, synchronized
 from relock.lock import Lock
+
+if TYPE_CHECKING:
+    from relock.aio_client import AsyncClient
+    from relock.aio_lock import AsyncLock
 
 __all__ = [
     "AcquireTimeoutError",
@@ -71,3 +76,17 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_OF_TASKS = {"AsyncClient": "relock.aio_client", "AsyncLock": "relock.aio_lock"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what only tasks use when it is first used: programs of threads start without it."""
+    if name not in _OF_TASKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module(_OF_TASKS[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OF_TASKS})

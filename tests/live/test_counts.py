@@ -5,6 +5,8 @@ fails here. So does a change by which the caller's thread makes more calls in Py
 in one table; a change that makes one shorter belongs in the table as well.
 """
 
+import json
+import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -449,3 +451,23 @@ async def test_a_task_s_acquire_and_release_make_few_calls(server: Server, name:
             if all(fewest[call] <= TASK_CALLS_MAX[call] for call in fewest):
                 return
     raise AssertionError(fewest)
+
+
+AFTER_A_PAIR = """
+import json, sys
+from relock import Client
+with Client(sys.argv[1], ttl=120.0, node_timeout=40.0) as client, client.lock(sys.argv[2]):
+    pass
+print(json.dumps([name for name in sys.modules if name.startswith("relock.")]))
+from relock import AsyncClient
+print(json.dumps([name for name in sys.modules if name.startswith("relock.")]))
+"""
+
+
+def test_a_program_of_threads_does_not_read_the_modules_of_tasks(server: Server, name: str) -> None:
+    command = [sys.executable, "-c", AFTER_A_PAIR, server.url, name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    threads, tasks = (set(json.loads(line)) for line in done.stdout.splitlines())
+    of_tasks = {"relock.aio_client", "relock.aio_lock", "relock._runtime.aio.foreground"}
+    assert not of_tasks & threads
+    assert of_tasks <= tasks
