@@ -9,8 +9,8 @@ with client.lock("orders:42") as held:
 `Client` is for threads, and `AsyncClient` for the tasks of asyncio.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib
+import typing
 
 from relock._core.flows.inspect import LockInfo
 from relock._errors import (
@@ -40,7 +40,7 @@ from relock._events import (
 from relock.client import Client, MasterState, Statistics, synchronized
 from relock.lock import Lock
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from relock.aio_client import AsyncClient
     from relock.aio_lock import AsyncLock
 
@@ -80,11 +80,11 @@ __version__ = "0.1.0"
 _OF_TASKS = {"AsyncClient": "relock.aio_client", "AsyncLock": "relock.aio_lock"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     """Import what only tasks use when it is first used: programs of threads start without it."""
     if name not in _OF_TASKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found = getattr(import_module(_OF_TASKS[name]), name)
+    globals()[name] = found = getattr(importlib.import_module(_OF_TASKS[name]), name)
     return found
 
 

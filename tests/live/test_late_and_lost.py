@@ -32,6 +32,15 @@ def flaky(proxy: ProxyBefore, connect: Callable[..., Client]) -> Client:
     return client
 
 
+def open_two_each(client: Client) -> None:
+    """Open two connections to each master: an owner's renewal asks again where connections are being opened."""
+    for master in client._session.masters:
+        pool = master.pool
+        for connection in [pool.open(), pool.open()]:
+            pool.give_back(connection, client._session.clock())
+        assert pool.idle_connections == 2
+
+
 def holds(server: Deployment, name: str) -> list[bytes]:
     found: Any = server.client().hvals(f"lock:{{{name}}}")
     return list(found)
@@ -403,7 +412,9 @@ def test_a_renewal_under_way_counts_only_for_the_lease_that_it_asked_for(
     proxy: ProxyBefore, faulty: ProxyBefore, server: Deployment, connect: Callable[..., Client], name: str
 ) -> None:
     """The owner asks for a longer lease while the watchdog's renewal for the shorter one is on its way."""
-    lock = connect(proxy.url, ttl=9.0, node_timeout=3.0).lock(name)
+    client = connect(proxy.url, ttl=9.0, node_timeout=3.0)
+    open_two_each(client)
+    lock = client.lock(name)
     lock.acquire()
     fault = faulty.hold_request(calls_script("extend"))
     until(fault.struck.is_set, within=20, what="a renewal is under way")
