@@ -39,7 +39,7 @@ def masters(done: "subprocess.CompletedProcess[str]") -> list[dict[str, Any]]:
 @pytest.fixture
 def careless(own_server: Server, connect: Connect) -> Client:
     """A client that has set a guard of ten minutes where nobody else has one."""
-    client = connect(own_server.url, restart_guard=LONG, ttl=1.0)
+    client = connect(own_server.url, restart_guard=LONG, node_timeout=9.0)  # a slow machine answers, too
     with pytest.raises(QuorumError):
         client.lock("a").acquire(blocking=False)
     return client
