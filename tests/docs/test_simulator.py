@@ -1,4 +1,4 @@
-"""The page of the simulator tells how often each special kind of run is drawn."""
+"""The pages tell how often each special kind of run is drawn, and how many runs the tests play."""
 
 import re
 from collections import Counter
@@ -9,8 +9,10 @@ from random import Random
 from sim.liveness import closing, ended, mass, strange, stuck
 from sim.plan import Plan
 from sim.special import apart, crossed, moved, plan_of, trusted
+from sim.test_seeds import USUAL
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "internals" / "simulator.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "internals" / "simulator.md"
 TOLD = re.compile(r"\*\*1 run in (\d+): ([^*]+?)\.?\*\*")
 SEEDS = 10_000
 # In the order in which a seed draws one.
@@ -43,3 +45,9 @@ def test_each_special_kind_of_run_is_as_frequent_as_the_page_says() -> None:
     told = {name: int(one_in) for one_in, name in TOLD.findall(PAGE.read_text())}
     assert told.keys() == counts.keys()
     assert {name: one_in for name, one_in in told.items() if not 0.8 < counts[name] * one_in / SEEDS < 1.25} == {}
+
+
+def test_the_pages_say_how_many_runs_the_tests_play() -> None:
+    assert f"The tests play the first {USUAL} of these seeds" in " ".join(PAGE.read_text().split())
+    guarantees = (DOCS / "concepts" / "guarantees.md").read_text()
+    assert f"Every test run plays {USUAL} runs" in " ".join(guarantees.split())
