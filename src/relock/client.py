@@ -3,7 +3,6 @@
 import logging
 import os
 import warnings
-import weakref
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from types import TracebackType
@@ -33,6 +32,7 @@ from relock._options import (
     plain,
     set_options,
 )
+from relock._runtime.live_set import LiveSet
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.master import Master
@@ -50,7 +50,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 NAMES_PER_SCAN = 500
-_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
+_clients: "LiveSet[Client]" = LiveSet()
 
 
 @frozen
@@ -410,7 +410,7 @@ def _state_of(master: Master, now: float) -> MasterState:
 
 
 def _after_fork_in_child() -> None:
-    for client in list(_clients):
+    for client in _clients:
         client._after_fork()
 
 

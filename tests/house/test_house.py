@@ -107,7 +107,7 @@ def test_a_room_can_be_overlooked(path: Path) -> None:
 RUNTIME_FLOORS = [
     ("net",),
     ("platform",),
-    ("wait_queue",),
+    ("wait_queue", "live_set"),
     ("service",),
     ("masters",),
     ("wakeups",),

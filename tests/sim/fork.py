@@ -6,8 +6,8 @@ from copy import copy
 from typing import Any
 
 from relock._core.book import Book
+from relock._runtime.live_set import LiveSet
 from relock._runtime.masters.connections import Connection
-from relock._runtime.masters.live_set import LiveSet
 from relock._runtime.masters.master import Master
 from relock._runtime.net.parse import parse_nodes
 from relock._runtime.session.session import Session

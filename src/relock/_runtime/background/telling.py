@@ -18,7 +18,6 @@ import os
 import sys
 import threading
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +27,7 @@ from types import FrameType
 from typing import Any
 
 from relock._errors import RelockWarning
+from relock._runtime.live_set import LiveSet
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 
@@ -39,7 +39,7 @@ ORDINARY_MAX = 9_000  # of it; the rest is left to what matters
 IDLE_SECONDS = 1.0  # after which the thread of the log ends
 EXIT_SECONDS = 0.5  # for so long, the end of the interpreter waits for what is yet to be told
 LOOK_SECONDS = 0.01
-_callback_queues: "weakref.WeakSet[CallbackQueue]" = weakref.WeakSet()
+_callback_queues: "LiveSet[CallbackQueue]" = LiveSet()
 
 #: Fields of a record that tell the moment and the thread in which it was made.
 _OF_ITS_MOMENT = ("created", "msecs", "relativeCreated", "thread", "threadName", "taskName")
@@ -284,13 +284,13 @@ def _warn(text: str) -> None:
 
 def _settle_at_exit() -> None:
     until: float | None = None
-    for queue in list(_callback_queues):
+    for queue in _callback_queues:
         until = until or queue._platform.clock() + EXIT_SECONDS
         queue.settle_at_exit(until)
 
 
 def _renew_in_child() -> None:
-    for queue in list(_callback_queues):
+    for queue in _callback_queues:
         if isinstance(queue, Log):
             queue.renew()
 

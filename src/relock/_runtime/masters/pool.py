@@ -12,9 +12,9 @@ from relock._core.asking import PATIENT_PART, Round
 from relock._core.effects import Answer, Failure
 from relock._core.hold import FOREVER
 from relock._keys import LockKeys
+from relock._runtime.live_set import LiveSet
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
-from relock._runtime.masters.live_set import LiveSet
 from relock._runtime.masters.opener import Opener
 from relock._runtime.masters.round import Pending
 from relock._runtime.net.failures import is_break, is_refusal

@@ -167,7 +167,7 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _finish_at_exit() -> None:
-    for session in list(sessions):
+    for session in sessions:
         try:
             _wait_until_closed(session) if session.closed else _finish_for_exit(session)
         except Exception:

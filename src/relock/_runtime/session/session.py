@@ -6,7 +6,6 @@ instructions of a caller.
 
 import itertools
 import logging
-import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from relock._runtime.background.session_view import ForegroundView
 from relock._runtime.background.telling import CallbackQueue, warn_at_once, warn_caller
 from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.driver import Driver
+from relock._runtime.live_set import LiveSet
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.make import make_masters
 from relock._runtime.net.node import Node
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 event_logger = logging.getLogger("relock.events")
 
 PENDING_WARNINGS_MAX = 100  # warnings that wait for a caller
-sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()  # those of this process, until nothing refers to them
+sessions: "LiveSet[Session]" = LiveSet()  # those of this process, until nothing refers to them
 
 
 class Session(Driver):

@@ -1,6 +1,6 @@
 """Objects that are alive, while some die and others come."""
 
-from relock._runtime.masters.live_set import LiveSet
+from relock._runtime.live_set import LiveSet
 
 
 class One:
