@@ -1,4 +1,4 @@
-"""Runs each test of the contract on every driver, with one master and with three."""
+"""Run each test of the contract on every driver, with one master and with three."""
 
 import logging
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from contract.rigs.rig import Rig
 from contract.rigs.threads import ThreadRig
 
 REAL, VIRTUAL = ("threads", "aio"), ("virtual", "aio-virtual")
-DRIVERS = REAL + VIRTUAL if find_spec("hiredis") else REAL  # the simulator parses with it
+DRIVERS = REAL + VIRTUAL if find_spec("hiredis") else REAL  # the simulator parses replies with hiredis
 MASTERS = (1, 3)
 
 
@@ -31,7 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def rig(driver: str, masters_count: int, request: pytest.FixtureRequest, seed: int) -> Iterator[Rig]:
-    """A driver and its masters."""
+    """The rig of a driver and its masters."""
     made: Rig
     if driver in VIRTUAL:
         from contract.rigs.aio_virtual import AioVirtualRig
@@ -45,12 +45,12 @@ def rig(driver: str, masters_count: int, request: pytest.FixtureRequest, seed: i
     yield made
     made.close()
     logger.removeHandler(made.failures)
-    assert not made.failures.found, "the background threads made no mistake"
+    assert not made.failures.found, "the background threads logged no error"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test is a thread of its rig: in virtual time, it is a virtual one."""
+    """Play the test in a thread of its rig: in virtual time, a virtual thread."""
     rig = pyfuncitem.funcargs.get("rig")
     if not isinstance(rig, Rig):
         return None

@@ -13,13 +13,13 @@ from relock._runtime.session import closing
 
 
 def hold_all(lines: Sequence[Line]) -> list[Fault]:
-    """Faults that hold whatever is sent over these lines from now on."""
+    """Return faults that hold every request on these lines from now on."""
     return [line.hold_request(lambda _words: True) for line in lines]
 
 
 @pytest.mark.several
 def test_a_release_that_a_minority_has_not_heard_of_is_finished(rig: Rig, name: str) -> None:
-    """Requests of the release are late there, for longer than the client is open."""
+    """Requests of the release reach a minority of the masters only after the client is closed."""
     client = rig.client(node_timeout=10 * BRIEF)
     rig.warm_up(client)
     lock = client.lock(name)
@@ -33,7 +33,7 @@ def test_a_release_that_a_minority_has_not_heard_of_is_finished(rig: Rig, name: 
 
 
 def test_an_acquire_that_was_interrupted_is_undone_before_a_close_has_ended(rig: Rig, name: str) -> None:
-    """Requests of the acquire arrive on no master before the client is closed, and are void by then, or ended."""
+    """Requests of the acquire reach the masters while the client is being closed: they are void, or are undone."""
     client = rig.client(node_timeout=10 * BRIEF)
     rig.warm_up(client)
     lock = client.lock(name)
@@ -62,7 +62,7 @@ def test_a_client_with_nothing_pending_sends_nothing_when_it_is_closed(rig: Rig,
     rig.warm_up(client)
     with client.lock(name):
         take(others.lock(f"{name}-2"), 1)
-        with suppress(QuorumError):  # on a busy machine
+        with suppress(QuorumError):  # on a busy machine the masters may seem silent
             assert not client.lock(f"{name}-2").acquire(timeout=5 * BRIEF)
     begin = rig.clock()
     rig.until(lambda: rig.clock() > begin + 15 * BRIEF, "all that was pending is over")
@@ -70,5 +70,5 @@ def test_a_client_with_nothing_pending_sends_nothing_when_it_is_closed(rig: Rig,
     begin = rig.clock()
     closing.close(client._session)
     assert rig.clock() - begin < rig.slack
-    assert all(line.disarm(fault) for line, fault in zip(rig.lines, faults, strict=True)), "nothing was sent"
+    assert all(line.disarm(fault) for line, fault in zip(rig.lines, faults, strict=True)), "no request was sent"
     leave(others.lock(f"{name}-2"))

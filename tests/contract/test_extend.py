@@ -1,4 +1,4 @@
-"""Extending a hold while not every master can be asked, though all of them are well."""
+"""Extending a hold while not every master can be asked, though all masters are up."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from contract.rigs.rig import Rig, key_of
 
 @pytest.mark.several
 def test_a_master_without_a_free_connection_is_asked_again_where_a_quorum_lacks_it(rig: Rig, name: str) -> None:
-    """Masters may have forgotten the hold, or granted another client's attempt when it was granted."""
+    """Masters may have forgotten the hold, or may have granted another client's attempt when this hold was granted."""
     client = rig.client()
     rig.warm_up(client)
     lock = client.lock(name)

@@ -1,4 +1,4 @@
-"""An interrupt at each step of a call: it has done nothing, or is undone; a release is carried out."""
+"""An interrupt at each step of a call: the call has no effect or is undone; a release is carried out."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,7 @@ def interrupt() -> None:
 
 @each_call
 def test_an_interrupt_between_any_two_steps(call: Call, rig: Rig, name: str) -> None:
-    client = rig.client(on_event=print)  # events are told after everything else: there are steps up to the very end
+    client = rig.client(on_event=print)  # events are told last of all, so there are steps up to the very end
     rig.warm_up(client)
     left: dict[str, str] = {}
     for number in count(1):
@@ -50,15 +50,15 @@ def test_an_interrupt_between_any_two_steps(call: Call, rig: Rig, name: str) -> 
     assert number > 5, "the watch sees the steps"
     for lock_name, where in left.items():
         rig.until_free(lock_name, f"an interrupt {where}")
-    assert client.statistics().held == 0, "nothing is renewed for nobody"
+    assert client.statistics().held == 0, "no hold without an owner is renewed"
 
 
 def wait_and_be_interrupted(
     rig: Rig, lock: Lock, number: int, is_waiting: Callable[[], object], give: Callable[[], object]
 ) -> str:
-    """Waits for a lock, for which somebody gives what is waited for; the step of that `number` is interrupted.
+    """Wait for a lock that `give` sets free, and interrupt the step of that `number`.
 
-    Whoever is interrupted has no hold. Returns where it was; nothing if the wait came to its end before.
+    Return the name of that step; an empty one if the wait ended before. An interrupted caller has no hold.
     """
     over: list[str] = []
 
@@ -102,7 +102,7 @@ def test_an_interrupt_between_any_two_steps_of_a_wait(rig: Rig, name: str) -> No
 
 @each_call
 def test_an_interrupt_while_the_masters_are_silent(call: Call, rig: Rig, name: str) -> None:
-    """Replies of the masters are on the way, and come later: nobody is left to read them."""
+    """Replies of the masters are on the way, and come when no caller is left to read them."""
     client = rig.client(node_timeout=10.0)
     rig.warm_up(client)
     lock = client.lock(name)
@@ -124,7 +124,7 @@ def test_an_interrupt_in_the_queue(rig: Rig, name: str) -> None:
     take(holder, 1)
     lock = client.lock(name)
     assert rig.interrupt(lock.acquire, when=lambda: rig.is_queued(name))
-    rig.until(lambda: not any(rig.queued(name)), "nobody is queued")
+    rig.until(lambda: not any(rig.queued(name)), "no waiter is queued")
     assert client.statistics().waiting == 0
     assert holder.owned()
     holder.release()
@@ -132,7 +132,7 @@ def test_an_interrupt_in_the_queue(rig: Rig, name: str) -> None:
 
 
 def test_a_request_that_its_own_undo_has_passed(rig: Rig, name: str) -> None:
-    """The undo of an interrupted acquire comes first, on another connection; the acquire is not void yet by then."""
+    """The undo of an interrupted acquire arrives first, on another connection, while the acquire is not void yet."""
     client = rig.client()
     rig.warm_up(client)
     lock = client.lock(name)
@@ -148,7 +148,7 @@ def test_a_request_that_its_own_undo_has_passed(rig: Rig, name: str) -> None:
 
 
 def test_a_count_that_its_own_correction_has_passed(rig: Rig, name: str) -> None:
-    """The same for a nested acquire: the count that the interrupt leaves is written before the one it was sent for."""
+    """The count that an interrupt leaves of a nested acquire is written before the larger count of the acquire."""
     client = rig.client()
     rig.warm_up(client)
     lock = client.lock(name)
@@ -166,7 +166,7 @@ def test_a_count_that_its_own_correction_has_passed(rig: Rig, name: str) -> None
 
 
 def test_a_correction_that_the_next_count_has_passed(rig: Rig, name: str) -> None:
-    """The count that an interrupt leaves comes after the next one, whose owner still waits for the replies."""
+    """The count that an interrupt leaves arrives after the next one, whose caller still waits for the replies."""
     if rig.shares_connections:
         pytest.skip("the next count can't pass the first one, whose reply is held back")
     client = rig.client(node_timeout=20.0)
@@ -185,7 +185,7 @@ def test_a_correction_that_the_next_count_has_passed(rig: Rig, name: str) -> Non
         release_all(late)
         rig.until(lambda: all_done(late), "the correction has arrived")
         rig.until(lambda: rig.counts(name) == [2] * rig.masters, "the next count is written again")
-        assert not returned, "by the janitor, and at once"
+        assert not returned, "the janitor corrects the count at once"
         release_all(answered)
 
     going = rig.start(let_go)
@@ -198,7 +198,7 @@ def test_a_correction_that_the_next_count_has_passed(rig: Rig, name: str) -> Non
 
 
 def test_an_interrupt_between_any_two_steps_of_a_wait_for_a_connection(rig: Rig, name: str) -> None:
-    """Calls wait for the only connection to each master, which another call gives back then."""
+    """Calls wait for the only connection to each master, which another call then gives back."""
     client = rig.client(max_connections=1)
     rig.warm_up(client)
     masters, clock = client._session.masters, client._session.clock
@@ -206,7 +206,7 @@ def test_an_interrupt_between_any_two_steps_of_a_wait_for_a_connection(rig: Rig,
         lock = client.lock(f"{name}-{number}")
         taken: list[Connection] = []
         for master in masters:
-            rig.until(partial(take_connection, master, clock, taken), "a connection is free: nobody has lost one")
+            rig.until(partial(take_connection, master, clock, taken), "a connection is free, because none was lost")
         is_waiting, give = partial(bool, masters[0].pool.line.waiting), partial(give_connections_back, taken, clock)
         where = wait_and_be_interrupted(rig, lock, number, is_waiting, give)
         rig.until_free(lock.name, f"an interrupt {where}")
@@ -225,7 +225,7 @@ def take_connection(master: Master, clock: Clock, taken: list[Connection]) -> bo
 
 
 def give_connections_back(taken: list[Connection], clock: Clock) -> None:
-    """The calls that had them end."""
+    """Give the connections back, as the calls that used them would."""
     while taken:
         connection = taken.pop()
         connection.pool.give_back(connection, clock())

@@ -1,6 +1,6 @@
-"""A request or a reply that is lost, or comes when nobody waits for it any more: the outcome is as if it was in time.
+"""Requests and replies that are lost or come late: the outcome is as if they had come in time.
 
-Where that can't be, because the caller has been told that too few masters answered, nothing is left of the call.
+The exception is a caller that was told that too few masters answered: then nothing is left of its call.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ each_fate = pytest.mark.parametrize("fate", FATES.values(), ids=FATES)
 @each_fate
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
 def test_whatever_becomes_of_a_request(call: Call, fate: Fate, rig: Rig, name: str) -> None:
-    """The same client goes on with another lock meanwhile, and is not told what was meant for this one."""
+    """The same client goes on with another lock meanwhile, and does not take late replies for its next ones."""
     client, others = rig.client(node_timeout=BRIEF), rig.client()
     rig.warm_up(client)
     lock = client.lock(name, timeout=0)
@@ -49,9 +49,9 @@ def test_whatever_becomes_of_a_request(call: Call, fate: Fate, rig: Rig, name: s
     another = client.lock(f"{name}-another")
     take(another, 1)
     if fate is FATES["the request is late"] and call.script == "acquire":
-        rig.until(lambda: rig.clock() > begin + 4 * BRIEF, "all that undoes it is over")
+        rig.until(lambda: rig.clock() > begin + 4 * BRIEF, "all undos are over")
     release_all(faults)
-    rig.until(lambda: all_done(faults), "what is late has come")
+    rig.until(lambda: all_done(faults), "the late requests and replies have come")
     rig.until(lambda: rig.agree_on(name, levels), "the same here and there")
     leave(lock)
     rig.until_free(name, "a request with that fate")
@@ -75,12 +75,12 @@ def test_whatever_becomes_of_a_request_for_a_place_in_the_queue(fate: Fate, rig:
         try:
             assert not client.lock(name).acquire(timeout=BRIEF / 2)
         except QuorumError:
-            pass  # the last that it has heard of the masters was silence
+            pass  # the last sign of the masters was silence
 
     faults = rig.until_asked(lambda line: fate(line, calls(name, "enqueue")), ask)
     release_all(faults)
-    rig.until(lambda: all_done(faults), "what is late has come")
-    rig.until(lambda: not any(rig.queued(name)), "nobody waits")
+    rig.until(lambda: all_done(faults), "the late requests and replies have come")
+    rig.until(lambda: not any(rig.queued(name)), "no waiter is left")
     assert client.statistics().waiting == 0
     assert rig.holders(name) == before
     holder.release()
@@ -88,7 +88,7 @@ def test_whatever_becomes_of_a_request_for_a_place_in_the_queue(fate: Fate, rig:
 
 
 def test_a_master_that_gives_the_lock_only_after_it_was_told_a_new_count_gets_that_count(rig: Rig, name: str) -> None:
-    """A releaser has passed the lock on, and its request comes late to one master."""
+    """A releaser has passed the lock on, and its request reaches one master late."""
     if rig.masters == 1:
         pytest.skip("a lone master is told nothing before it has given the lock")
     others, client = rig.client(), rig.client()
@@ -97,7 +97,7 @@ def test_a_master_that_gives_the_lock_only_after_it_was_told_a_new_count_gets_th
     holder, lock = others.lock(name), client.lock(name, owner="job")
     rig.take_everywhere(holder, 1)
     waiting = rig.start(lambda: take(lock, 2))
-    rig.until(lambda: rig.queues_are(name, 1), "it waits everywhere")
+    rig.until(lambda: rig.queues_are(name, 1), "the waiter is queued everywhere")
     fault = rig.lines[0].hold_request(calls(name, "release"))
     holder.release()
     rig.until(fault.struck.is_set, "the request is under way")

@@ -1,4 +1,4 @@
-"""Leaving a block fails after its body has failed: the body's error goes on, and the other one is not dropped."""
+"""A block whose body has failed, and which then fails to release: the body's error goes on, and the other is kept."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -13,20 +13,20 @@ LOGGER = "relock._holding"
 
 
 class Warnings(logging.Handler):
-    """The warnings of the doors."""
+    """Handler that keeps the warnings of the doors."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record of the log."""
+        """Keep the record."""
         self.texts.append(record.getMessage())
 
 
 @pytest.fixture
 def logged() -> Iterator[Warnings]:
-    """The warnings of the doors."""
+    """Collect the warnings of the doors."""
     handler = Warnings()
     logging.getLogger(LOGGER).addHandler(handler)
     yield handler
@@ -34,14 +34,14 @@ def logged() -> Iterator[Warnings]:
 
 
 def lose(lock: Lock) -> None:
-    """Let an operator end the caller's hold, and the caller find out."""
+    """Let an operator end the caller's hold, and let the caller find out."""
     lock.force_release()
     with suppress(LockLostError):
         lock.extend()
     assert lock.lost
 
 
-#: What a body does, and the error of leaving its block for this reason.
+#: Ways in which a body finds its hold lost, each with the error that leaving the block then raises.
 FAILURES: dict[type[RelockError], Callable[[Lock], None]] = {
     LockLostError: lose,
     NotOwnedError: lambda lock: lock.release(),
@@ -49,11 +49,11 @@ FAILURES: dict[type[RelockError], Callable[[Lock], None]] = {
 
 
 class OwnError(Exception):
-    """An error of a body's."""
+    """An error that the body itself raises."""
 
 
 class NoNotesError(OwnError):
-    """One that takes no notes."""
+    """An error that takes no notes."""
 
     def add_note(self, note: str, /) -> None:
         raise TypeError(note)
@@ -67,7 +67,7 @@ def fail(lock: Lock, do: Callable[[Lock], object], error: type[OwnError]) -> Non
 
 
 def find_out(lock: Lock, do: Callable[[Lock], object], again: Callable[[Lock], object]) -> None:
-    """Do something in a block, and then what finds out."""
+    """Do something in a block, and then call what finds the loss again."""
     with lock:
         do(lock)
         again(lock)
@@ -88,7 +88,7 @@ def test_beside_the_body_s_error_it_is_a_note_and_a_warning(
     (note,) = raised.value.__notes__
     assert failure.__name__ in note
     assert repr(name) in note
-    rig.until(lambda: logged.texts, "it is logged")
+    rig.until(lambda: logged.texts, "the text is logged")
     (text,) = logged.texts
     assert failure.__name__ in text
     assert "OwnError" in text
@@ -101,7 +101,7 @@ def test_an_error_that_takes_no_note_is_not_replaced(
 ) -> None:
     with pytest.raises(NoNotesError):
         fail(rig.client().lock(name), do, NoNotesError)
-    rig.until(lambda: logged.texts, "it is logged")
+    rig.until(lambda: logged.texts, "the text is logged")
     assert failure.__name__ in logged.texts[0]
 
 
@@ -109,7 +109,7 @@ def test_an_error_that_takes_no_note_is_not_replaced(
 def test_the_same_error_is_told_once(
     failure: type[RelockError], do: Callable[[Lock], None], rig: Rig, name: str, logged: Warnings
 ) -> None:
-    """The body has found out by itself, and ends by just that error."""
+    """The body finds the loss by itself, and ends by just that error."""
     with pytest.raises(failure) as raised:
         find_out(rig.client().lock(name), do, lambda lock: lock.release() if do is not lose else lock.ensure())
     assert not hasattr(raised.value, "__notes__")
@@ -155,6 +155,6 @@ def test_a_thread_that_closes_what_another_one_has_begun_is_told(rig: Rig, name:
     next(generator)
     with pytest.raises(NotOwnedError, match=repr(name)):
         rig.start(generator.close).result()  # type: ignore[attr-defined]
-    assert lock.owned(), "the thread that has begun it has it still, and knows why"
+    assert lock.owned(), "the thread that began the hold still has it"
     lock.release()
     rig.until_free(name, "the release")

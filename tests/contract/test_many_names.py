@@ -1,4 +1,4 @@
-"""Locks by the thousand in one process: their number changes nothing for any of them."""
+"""Locks by the thousand in one process: none of them depends on their number."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,13 +8,13 @@ import pytest
 from contract.rigs.rig import Rig, calls
 from relock import Client, Lock
 
-NAMES = 10_000  # of other locks, for whatever is remembered by name
+NAMES = 10_000  # of other locks: more than any cache by name holds
 PATIENT = 10.0  # seconds: a node timeout that is longer than any wait here
-HELP_SECONDS = 8.0  # a waiter that is not told looks again after that time
+HELP_SECONDS = 8.0  # a waiter without a message looks again after that time
 
 
 def use_other_names(client: Client, name: str) -> None:
-    """Use other names, until what is remembered of `name` only to save time is forgotten."""
+    """Use other names, until every cache has dropped `name`."""
     for number in range(NAMES):
         client.lock(f"{name}-other-{number}")
 
@@ -49,7 +49,7 @@ def test_a_lock_that_becomes_free_is_had_within_the_timeout_whatever_other_names
 ) -> None:
     """A process keeps the object of a lock, and uses others before it waits, or while it waits.
 
-    Heartbeats, which would make good for a grant that is not taken, reach no master.
+    Heartbeats would repair a grant that is not taken, so none reaches a master.
     """
     client, others = rig.client(node_timeout=PATIENT), rig.client(node_timeout=PATIENT)
     rig.warm_up(client)
@@ -63,9 +63,9 @@ def test_a_lock_that_becomes_free_is_had_within_the_timeout_whatever_other_names
         forget()
     begin = rig.clock()
     waiting = rig.start(partial(lock.acquire, timeout=HELP_SECONDS))
-    rig.until(partial(rig.is_queued, name), "it waits")  # a master that is slow has its place from a heartbeat
+    rig.until(partial(rig.is_queued, name), "a caller waits")  # a slow master gets its place from a heartbeat
     if used == "meanwhile":
         forget()
     holder.release()
     assert waiting.result()
-    assert rig.clock() - begin < HELP_SECONDS, "it took the lock that it was given"
+    assert rig.clock() - begin < HELP_SECONDS, "it took the grant at once"

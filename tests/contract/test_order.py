@@ -11,11 +11,11 @@ from contract.rigs.calls import take
 from contract.rigs.rig import BRIEF, Rig, all_done, all_struck, calls, key_of, release_all
 from relock import Lock, LockLostError, QuorumError
 
-PATIENT = 10.0  # seconds: whoever is silent for a while is waited for
+PATIENT = 10.0  # seconds: a caller waits for a master that is silent for a while
 
 
 def let_go_in_order(rig: Rig, faults: Sequence[Fault], order: Sequence[int]) -> None:
-    """Let replies go, one after the other, once all are there."""
+    """Release the replies one after the other, once all are held."""
     rig.until(lambda: all_struck(faults), "every master has answered")
     for master in order:
         faults[master].release()
@@ -65,7 +65,7 @@ def test_replies_to_a_count_and_a_release_in_any_order(rig: Rig, name: str) -> N
 @pytest.mark.several
 @pytest.mark.parametrize("says_yes", [False, True], ids=["a late no", "a late yes"])
 def test_a_late_reply_is_not_that_to_the_next_request(says_yes: bool, rig: Rig, name: str) -> None:
-    """The last master's vote decides the next request, which goes behind the late one on the same connection."""
+    """The last master's vote decides the next request, which follows the late one on the same connection."""
     client = rig.client(node_timeout=PATIENT)
     rig.warm_up(client)
     first, second = client.lock(f"{name}-first"), client.lock(f"{name}-second")
@@ -91,7 +91,7 @@ def test_a_late_reply_is_not_that_to_the_next_request(says_yes: bool, rig: Rig, 
 
 
 def test_a_reply_that_nobody_waited_for_is_not_that_to_the_next_request(rig: Rig, name: str) -> None:
-    """A renewal is given up before the masters' yes comes; that of another hold, which is gone, is told so."""
+    """A renewal gives up before the masters confirm it; the renewal of another, lost hold gets its own answer."""
     client = rig.client(node_timeout=BRIEF)
     rig.warm_up(client)
     first, second = client.lock(f"{name}-first"), client.lock(f"{name}-second")
@@ -103,7 +103,7 @@ def test_a_reply_that_nobody_waited_for_is_not_that_to_the_next_request(rig: Rig
     with pytest.raises(QuorumError):
         first.extend()
     going = rig.start(lambda: release_all(late))
-    rig.until(partial(is_lost, second), "it is lost")
+    rig.until(partial(is_lost, second), "the hold is lost")
     going.result()
     assert first.owned()
     first.release()
@@ -111,7 +111,7 @@ def test_a_reply_that_nobody_waited_for_is_not_that_to_the_next_request(rig: Rig
 
 
 def is_lost(lock: Lock) -> bool:
-    """Asks the masters; they may be silent for a moment, but do not say that it is there."""
+    """Ask the masters, which may be silent for a moment; return whether they do not confirm the hold."""
     try:
         lock.extend()
     except LockLostError:
@@ -122,7 +122,7 @@ def is_lost(lock: Lock) -> bool:
 
 
 def test_scripts_that_later_ones_have_passed(rig: Rig, name: str) -> None:
-    """Each script of one hold is held back, while the hold goes on and ends; all come in the end, to another's hold."""
+    """Scripts of one hold are held back while the hold goes on and ends, and arrive during another client's hold."""
     client = rig.client(node_timeout=BRIEF)
     rig.warm_up(client)
     lock = client.lock(name)

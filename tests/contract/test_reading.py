@@ -1,4 +1,4 @@
-"""Calls that only read: a connection that ends under them is no error, because asking once more does no harm."""
+"""Calls that only read: a connection that ends under them is no error, because asking again does no harm."""
 
 from collections.abc import Callable
 
@@ -40,4 +40,4 @@ def test_connections_that_end_twice_under_a_look_are_an_error(
             end(line, calls(name, "inspect"))
     with pytest.raises(QuorumError):
         client.lock(name).locked()
-    assert not client.lock(name).locked(), "and the next look finds other connections"
+    assert not client.lock(name).locked(), "the next look uses other connections"

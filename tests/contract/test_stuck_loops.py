@@ -1,7 +1,7 @@
-"""An event loop of a client that stands still delays no thread and no other loop, nor who shares its task's ``owner=``.
+"""An event loop that stands still delays no thread, no other loop, and no caller with the ``owner=`` of its task.
 
 In virtual time, on tasks and threads of one client: the loop stands still while its task is inside the gate of its
-owner, with a request under way, or in line. What the task has asked for comes true when its loop turns.
+owner, with a request under way, or in line. When the loop turns again, the call of the task is carried out.
 """
 
 from collections.abc import Callable, Coroutine, Iterator
@@ -20,7 +20,7 @@ from relock._core.call_record import CallRecord, Step
 from relock._core.effects import Listen, Park
 
 STUCK_SECONDS = 12.0
-PROMPT_SECONDS = 4.0  # two looks, and what the masters take
+PROMPT_SECONDS = 4.0  # two looks, and the time of the masters
 MESSAGE_SECONDS = 0.2  # less than any look; a release and its message take a few milliseconds
 NAME, OWNER = "a", "job"
 
@@ -38,7 +38,7 @@ class Scene:
         rig.warm_up(made)
 
     def do(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Have the actor do it in its task."""
+        """Do the work in the actor's task."""
         return self.rig._actor().do(work)
 
     def block(self, seconds: float = STUCK_SECONDS) -> None:
@@ -48,9 +48,9 @@ class Scene:
         process.sleep(0.001)
 
     def stuck(self, script: str, work: Callable[[], Coroutine[Any, Any, Any]], *, late: bool = False) -> Running:
-        """Have the task send a request, and let the loop stand still before it hears the reply.
+        """Let the task send a request, and let the loop stand still before the reply comes.
 
-        The masters act on it at once, or only when it comes `late`: see `come_late`.
+        The masters act on the request at once; if it is `late`, only at `come_late`.
         """
         self.until_settled()
         hold = Line.hold_request if late else Line.hold_reply
@@ -69,11 +69,11 @@ class Scene:
         self.rig.until(lambda: not any(hold.settling for hold in holds()), "no count is being written")
 
     def come_late(self) -> None:
-        """Let what the task has sent come to the masters, if it has not yet."""
+        """Let the request of the task reach the masters, if it has not yet."""
         release_all(self._late)
 
     def promptly(self, call: Callable[[], Any]) -> Any:
-        """Calls it; it must not take as long as the loop stands still."""
+        """Make the call, which must end sooner than the loop stands still."""
         begin = self.rig.clock()
         result = call()
         assert self.rig.clock() - begin < PROMPT_SECONDS
@@ -83,10 +83,10 @@ class Scene:
         """Wait until the owner has so many levels, here and on the masters, and no call is at the gate."""
         self.rig.until(lambda: self.threads.hold_count == count, f"{count} levels here")
         self.rig.until(lambda: self.rig.agree_on(NAME, count), f"{count} levels on the masters")
-        self.rig.until(lambda: not self.session.gates._gates, "nobody is at the gate")
+        self.rig.until(lambda: not self.session.gates._gates, "no call is at the gate")
 
     def end(self) -> None:
-        """All levels are given back, and nothing is left."""
+        """Release all levels, and check that no master has anything left."""
         while self.threads.owned():
             self.threads.release()
         self.rig.until_free(NAME, "all")
@@ -118,7 +118,7 @@ def test_a_release_gets_by_a_nested_acquire(play: Play, *, late: bool) -> None:
         scene.promptly(scene.threads.release)
         assert scene.threads.hold_count == 1
         scene.come_late()
-        assert task.result() is True, "it is carried out when the loop turns"
+        assert task.result() is True, "the acquire is carried out when the loop turns"
         scene.until_count(2)
         scene.end()
 
@@ -144,7 +144,7 @@ def test_a_nested_acquire_gets_by_a_nested_acquire(play: Play, way: str, *, late
 @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
 @each_way
 def test_a_nested_acquire_gets_by_a_release(play: Play, way: str, *, late: bool) -> None:
-    """The release is carried out though its task does not go on, and once."""
+    """The release is carried out exactly once, though its task does not go on."""
 
     def test(scene: Scene) -> None:
         scene.threads.acquire()
@@ -224,7 +224,7 @@ def test_an_acquire_gets_by_one_that_waits_for_the_lock(play: Play) -> None:
 
 
 def test_who_is_in_line_behind_a_task_that_can_not_go_on_gets_by(play: Play) -> None:
-    """The task is the first in line when whoever is inside leaves, and loses its place; its call comes true later."""
+    """The task is first in line when the caller inside leaves; it loses its place, and acts later."""
 
     def test(scene: Scene) -> None:
         scene.threads.acquire()
@@ -260,7 +260,7 @@ def test_a_loop_that_turns_is_not_overtaken(play: Play) -> None:
         (waiter,) = scene.session.hubs.waiters()
         behind = scene.rig.start(scene.threads.acquire)
         scene.rig._process.sleep(10.0)
-        assert scene.session.hubs.waiters() == [waiter], "it has its place still"
+        assert scene.session.hubs.waiters() == [waiter], "the task keeps its place"
         scene.others.release()
         assert task.result() is True
         assert behind.result() is True
@@ -326,7 +326,7 @@ def test_a_call_that_begins_anew_waits_until_it_was_undone(play: Play, monkeypat
 
 @pytest.mark.parametrize("kind", [Listen, Park])
 def test_a_call_that_is_overtaken_as_it_is_about_to_wait_leaves_no_waiter(play: Play, kind: type[Step]) -> None:
-    """The loop stands still between two instructions, and then goes on with what was undone."""
+    """The loop stands still between two instructions, and then goes on after its call was undone."""
 
     def test(scene: Scene) -> None:
         process, handlers = scene.rig._process, next(iter(scene.session.foregrounds))._handlers
@@ -357,7 +357,7 @@ def test_a_call_that_is_overtaken_as_it_is_about_to_wait_leaves_no_waiter(play: 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_release_that_is_overtaken_before_it_has_asked_is_carried_out(play: Play, *, is_cancelled: bool) -> None:
-    """Releases inside the gate may wait until others of their loop have their replies."""
+    """Releases inside the gate may wait until other calls of their loop have their replies."""
 
     def test(scene: Scene) -> None:
         foreground: Any = next(iter(scene.session.foregrounds))
@@ -410,7 +410,7 @@ def test_who_is_behind_tasks_of_several_loops_that_stand_still_gets_by(play: Pla
 
 
 def test_a_loop_that_stands_still_delays_no_thread_and_no_other_loop(play: Play) -> None:
-    """A message comes at once, and not with a look some time later."""
+    """Messages come at once, and not only with a later look."""
 
     def test(scene: Scene) -> None:
         rig, clients, taken = scene.rig, scene.made, dict[str, float]()

@@ -1,4 +1,4 @@
-"""A wait: no message is lost that comes before it begins, and none lasts longer than it may."""
+"""Waits lose no message that comes before they begin, and none lasts longer than it may."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +18,7 @@ from relock._runtime.net.loop_channel import LoopChannel
 from relock._runtime.wakeups.hubs import Hubs
 
 PATIENT = 10.0  # seconds: a node timeout that is longer than any wait here
-HELP_SECONDS = 8.0  # a waiter that is not told looks again after that time
+HELP_SECONDS = 8.0  # a waiter without a message looks again after that time
 
 
 def has_come(hubs: Hubs) -> bool:
@@ -29,9 +29,9 @@ def has_come(hubs: Hubs) -> bool:
 
 
 def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
-    """The lock is given back at each step that leads to the wait: at the last ones the message is there before it.
+    """The lock is released at each step that leads to the wait: at the last ones the message is there before the wait.
 
-    Heartbeats, which would make good for a message that is lost, reach no master.
+    Heartbeats would repair a lost message, so none reaches a master.
     """
     client, others = rig.client(node_timeout=PATIENT), rig.client(node_timeout=PATIENT)
     rig.warm_up(client)
@@ -65,9 +65,9 @@ def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
 
 
 def open_own_connections(rig: Rig, client: Client, lock: Lock) -> None:
-    """The janitor has connections of its own, beside those that a call keeps in use, and knows the script.
+    """Let the janitor open connections of its own, beside those that a call keeps in use, and load the script.
 
-    A master that it is still connecting to is not asked, and then only after those have answered that are held up.
+    Without a connection, it would ask a master only after the masters whose replies are held up had answered.
     """
     session = client._session
     held = [line.hold_request(calls("busy", "acquire")) for line in rig.lines]
@@ -78,14 +78,14 @@ def open_own_connections(rig: Rig, client: Client, lock: Lock) -> None:
         nothing = give_back(lock._spec, b"nobody", None, session.clock() + PATIENT)
         return all(isinstance(answer[0], list) for answer in session.ask_shielded(nothing))
 
-    rig.until(are_open, "every master can be asked beside it")
+    rig.until(are_open, "every master can be asked beside the call")
     release_all(held)
     assert call.result()
 
 
 @pytest.mark.several
 def test_a_place_is_kept_where_the_lock_is_given_after_it_was_given_back(rig: Rig, name: str) -> None:
-    """A release comes late to two of three masters, when the waiter has given back there what it had of the third."""
+    """A release comes late to two of three masters, where the waiter has given back its grant of the third by then."""
     clients = [rig.client(node_timeout=PATIENT) for _ in range(3)]
     for client in clients:
         rig.warm_up(client)
@@ -99,7 +99,7 @@ def test_a_place_is_kept_where_the_lock_is_given_after_it_was_given_back(rig: Ri
 
     for number, lock in enumerate((first, second), start=1):
         waiting.append(rig.start(lock.acquire))
-        rig.until(partial(are_queued, number), "it is queued")
+        rig.until(partial(are_queued, number), "the caller is queued")
         rig.until_heard_by_all(clients[number])
     two = rig.lines[:2]
 
@@ -110,16 +110,16 @@ def test_a_place_is_kept_where_the_lock_is_given_after_it_was_given_back(rig: Ri
     late = [line.hold_request(calls(name, "release")) for line in two]
     given_back = [line.hold_reply(calls(name, "give_back")) for line in two]
     releasing = rig.start(holder.release)
-    rig.until(lambda: all_struck(given_back), "it has given back what it was given by one master")
+    rig.until(lambda: all_struck(given_back), "the waiter has given back the grant of one master")
     undone = [line.hold_request(calls(name, "give_back")) for line in two]
     asked = [line.hold_request(calls(name, "enqueue")) for line in two]
     release_all(given_back)
-    rig.until(lambda: all_struck(undone + asked), "it asks again, and undoes what it may have been given")
+    rig.until(lambda: all_struck(undone + asked), "the waiter asks again, and undoes what it may have got")
     release_all(late)
-    rig.until(lambda: all_done(late), "it is given the lock by the others")
+    rig.until(lambda: all_done(late), "the others give the waiter the lock")
     release_all(undone)
     rig.until(lambda: all_done(undone), "which is undone")
-    assert places() == before, "the first one has its place again, and the second is behind it"
+    assert places() == before, "the first waiter has its place again, before the second"
     release_all(asked)
     releasing.result()
     for lock, running in zip((first, second), waiting, strict=True):
@@ -128,7 +128,7 @@ def test_a_place_is_kept_where_the_lock_is_given_after_it_was_given_back(rig: Ri
     rig.until_free(name, "both have had it")
 
 
-TURN_LOST_SECONDS = 2 * HANDED_LEASE_SECONDS + HEARTBEAT_SECONDS  # a lease ends, a heartbeat tells, a turn passes
+TURN_LOST_SECONDS = 2 * HANDED_LEASE_SECONDS + HEARTBEAT_SECONDS  # a lease ends, a heartbeat shows it, a turn passes
 
 
 @define
@@ -136,7 +136,7 @@ class Line:
     """Owners that queue for a lock one behind the other, each in a thread of its own.
 
     Attributes:
-        order: who has got the lock so far.
+        order: the owners in the order in which they got the lock.
     """
 
     rig: Rig
@@ -146,7 +146,7 @@ class Line:
     running: list[Running] = Factory(list)
 
     def join(self, owner: str) -> None:
-        """Queues `owner`."""
+        """Start a thread that waits for the lock as `owner`."""
         self.running.append(self.rig.start(partial(self._acquire, owner)))
         self.rig.until(partial(self.has, f":{owner}.", self.rig.masters), f"{owner} is queued")
 
@@ -168,15 +168,15 @@ class Line:
         self.rig.until(lambda: self.order == [*order], f"the lock goes to {order[-1]}")
 
     def play(self, deed: Callable[[], object]) -> None:
-        """Runs it beside the test."""
+        """Run a function beside the test."""
         self.running.append(self.rig.start(deed))
 
 
 @pytest.mark.parametrize("misses", [1, 2])
 def test_a_waiter_that_can_not_act_loses_its_turn(misses: int, rig: Rig, name: str, driver: str) -> None:
-    """Threads or event loops of waiters may stand still when the turn comes: a signal handler takes long, say.
+    """Threads or event loops of waiters may stand still when their turn comes, in a long signal handler, for example.
 
-    It comes back to its old place once, and the second time to the end of the queue.
+    The waiter comes back to its old place once, and the second time to the end of the queue.
     """
     if misses > 1 and "virtual" not in driver:
         pytest.skip("in virtual time only")
@@ -192,7 +192,7 @@ def test_a_waiter_that_can_not_act_loses_its_turn(misses: int, rig: Rig, name: s
         line.release(release)
         line.until_it_is(*order)
         seconds.append(rig.clock() - begin)
-        # The next one may take the lock at the very end of the lease, when the turn is not missed yet.
+        # The next waiter may take the lock at the very end of the lease, when the turn is not missed yet.
         rig.until(lambda: not line.has(victim, 1), "the first one has left the queue")
 
     def first_turn() -> None:
@@ -209,7 +209,7 @@ def test_a_waiter_that_can_not_act_loses_its_turn(misses: int, rig: Rig, name: s
     def look(what: str, _wait: float) -> None:
         waiters = client._session.hubs.waiters()
         parks = max((waiter.parks for waiter in waiters), default=0)
-        sleeps = what == "before Park" or parks > misses - len(turns)  # else it may still end its last turn
+        sleeps = what == "before Park" or parks > misses - len(turns)  # else the waiter may still end its last turn
         leads = what == "before poller.poll" and any(waiter.is_polling for waiter in waiters)
         if turns and sleeps and (leads or what == rig.sleep) and line.has(victim, rig.quorum):
             turns[0]()
@@ -220,8 +220,8 @@ def test_a_waiter_that_can_not_act_loses_its_turn(misses: int, rig: Rig, name: s
         return any(waiter.parks > misses for waiter in waiters) and line.has(victim, rig.masters)
 
     def let_it_in() -> None:
-        rig.until(lambda: not turns, "it has missed its turns")
-        rig.until(is_back, "it has looked, and sleeps in the queue again")
+        rig.until(lambda: not turns, "the waiter has missed its turns")
+        rig.until(is_back, "the waiter has looked, and sleeps in the queue again")
         holder = line.order[-1]
         line.release(holder)
         if misses > 1:
@@ -242,10 +242,10 @@ def test_a_waiter_that_can_not_act_loses_its_turn(misses: int, rig: Rig, name: s
 def ends_in_time(
     rig: Rig, call: Callable[[], object], seconds: float, at_step: Callable[[str], object] = lambda _: None
 ) -> None:
-    """Return whether a call is over within `seconds`, and never waits for what may last longer.
+    """Return whether a call ends within `seconds`, and never asks to wait for much longer.
 
-    `at_step` is told each of its steps. A thread may stand still between its first look at the clock and a later one
-    from which it counts: so only a wait that is half as long again is too long, but in virtual time.
+    `at_step` is told each of the call's steps. A thread may stand still between its first look at the clock and a later
+    one from which it counts. So in real time only a wait that is half as long again is too long.
     """
     begin = rig.clock()
     end, margin = begin + seconds, min(rig.slack, seconds / 2)
@@ -274,7 +274,7 @@ def test_a_call_that_nobody_answers_ends_after_the_node_timeout(call: Call, rig:
         try:
             call.do(lock)
         except QuorumError:
-            assert call.name in ("acquire", "with", "extend"), "what the caller has does not depend on the masters"
+            assert call.name in ("acquire", "with", "extend"), "the result of this call depends on the masters"
 
     ends_in_time(rig, do, BRIEF)
 
@@ -287,7 +287,7 @@ def test_a_timeout_holds_though_nobody_answers(answered: bool, rig: Rig, name: s
     take(others.lock(name), 1)
 
     def fall_silent(what: str) -> None:
-        if what == rig.sleep:  # it is queued, and goes to sleep
+        if what == rig.sleep:  # the caller is queued, and goes to sleep
             rig.go_silent()
 
     if not answered:
@@ -299,8 +299,8 @@ def test_a_timeout_holds_though_nobody_answers(answered: bool, rig: Rig, name: s
             is_taken = client.lock(name).acquire(timeout=timeout)
         except QuorumError:
             return
-        assert answered, "nobody has said that somebody else has it"
-        assert not is_taken, "its last look was the one that put it into the queue"
+        assert answered, "no master has said that the lock is taken"
+        assert not is_taken, "the last request put the caller into the queue"
 
     ends_in_time(rig, wait, timeout + BRIEF, fall_silent)
     assert rig.clock() - begin >= timeout

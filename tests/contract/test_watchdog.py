@@ -15,15 +15,15 @@ each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
 
 
 class Ticks:
-    """The watchdog of a client, on the test's own thread, and as if every renewal were due."""
+    """The watchdog of a client, on the test's own thread, with every renewal due."""
 
     def __init__(self, client: Client) -> None:
         self._session = client._session
         self._watchdog = Watchdog(self._session)
-        self._watchdog.stop()  # it has no thread, so nobody else takes what it is poked with
+        self._watchdog.stop()  # without a thread, only the test takes its pokes
 
     def tick(self) -> None:
-        """Plans the renewals once, and acts; returns instead of sleeping."""
+        """Plan the renewals once, and act on the plan; return instead of sleeping."""
         for hold in self._session.all_holds():
             hold.renew_at = 0.0
         self._watchdog.poke()
@@ -50,13 +50,13 @@ def test_a_tick_between_any_two_steps(call: Call, rig: Rig, name: str) -> None:
             break
     assert number > 5, "the watch sees the steps"
     statistics = client.statistics()
-    assert (statistics.held, statistics.losses) == (0, 0), "nothing is renewed for nobody, and nothing is lost"
-    assert statistics.renewals > 0 or not (call.levels or call.after), "the ticks find what there is to renew"
+    assert (statistics.held, statistics.losses) == (0, 0), "no hold without an owner is renewed, and none is lost"
+    assert statistics.renewals > 0 or not (call.levels or call.after), "the ticks renew the holds"
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if call.levels], ids=lambda call: call.name)
 def test_a_tick_between_any_two_steps_with_a_hold_that_the_masters_forgot(call: Call, rig: Rig, name: str) -> None:
-    """Holds that are forgotten are lost, whatever thread finds that first; said once, and never brought back."""
+    """Holds that are forgotten are lost, whichever thread finds that first; each loss is told once, and for good."""
     client = rig.client()
     rig.warm_up(client)
     ticks = Ticks(client)
@@ -73,8 +73,8 @@ def test_a_tick_between_any_two_steps_with_a_hold_that_the_masters_forgot(call: 
             except LockLostError:
                 pass
         ticks.tick()
-        assert not lock.owned(), f"it is lost, also with a tick {strike.where}"
-        assert owner not in rig.holders(lock.name), f"it was brought back by a tick {strike.where}"
+        assert not lock.owned(), f"the hold is lost, also with a tick {strike.where}"
+        assert owner not in rig.holders(lock.name), f"no tick {strike.where} brings the hold back"
         assert client.statistics().losses == number
         leave_lost(lock)
         if not strike.where:
@@ -83,7 +83,7 @@ def test_a_tick_between_any_two_steps_with_a_hold_that_the_masters_forgot(call: 
 
 
 def leave_lost(lock: Lock) -> None:
-    """Leaves every level of a hold that is lost: each is told so."""
+    """Leave every level of a lost hold: each release raises that."""
     while True:
         try:
             lock.release()
@@ -94,13 +94,13 @@ def leave_lost(lock: Lock) -> None:
 
 
 def test_a_release_between_any_two_steps_of_a_tick(rig: Rig, name: str) -> None:
-    """The tick goes on with what it saw before."""
+    """The tick goes on with the facts that it read before the release."""
     release_between_steps_of_a_tick(rig, name)
 
 
 @pytest.mark.several
 def test_a_release_between_any_two_steps_of_a_tick_that_heals(rig: Rig, name: str) -> None:
-    """A master that forgot the hold is about to be given it again."""
+    """The tick is about to give the hold to a master that forgot it."""
     release_between_steps_of_a_tick(rig, name, forgetful=rig.masters - 1)
 
 

@@ -1,1 +1,1 @@
-"""The drivers that the tests of the contract run on, and what the tests say in common."""
+"""The drivers that the tests of the contract run on, and the helpers that these tests share."""

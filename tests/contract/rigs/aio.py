@@ -1,8 +1,7 @@
 """The driver for tasks of event loops, over real servers as `contract.rigs.threads`.
 
 The tests are written for callers that wait. So each thread of a test has an *actor*: a task of a loop in another
-thread, which does what its thread asks for, and is the owner of what it takes. What interrupts a thread cancels its
-actor.
+thread. The task does what its thread asks for, and owns what it acquires. An interrupt of the thread cancels its actor.
 """
 
 import asyncio
@@ -30,10 +29,10 @@ class ActsForThread(Protocol):
     """Actor of a thread, as far as other threads use it."""
 
     def do(self, work: Work) -> Any:
-        """Do the work, and return its result, or raise what it raised."""
+        """Do the work, and return its result or raise its error."""
 
     def see(self, look: Callable[[], Any]) -> Any:
-        """Looks at something local as the task would."""
+        """Look at something local as the task would."""
 
 
 MyActor = Callable[[], ActsForThread]
@@ -44,7 +43,7 @@ class Actor:
     """A task of a loop of its own, which one thread uses.
 
     Attributes:
-        task: that task.
+        task: the task that does the work.
     """
 
     task: "asyncio.Task[None]"
@@ -75,13 +74,13 @@ class Actor:
                 result.set_exception(error)
 
     def do(self, work: Work) -> Any:
-        """Do the work, and return its result, or raise what it raised."""
+        """Do the work, and return its result or raise its error."""
         result: Future[Any] = Future()
         self.loop.call_soon_threadsafe(self._work.put_nowait, (work, result))
         return result.result()
 
     def see(self, look: Callable[[], Any]) -> Any:
-        """Looks at something local as the task would."""
+        """Look at something local as the task would."""
 
         async def looking() -> Any:
             return look()
@@ -89,17 +88,17 @@ class Actor:
         return self.do(looking)
 
     def cancel(self) -> None:
-        """Interrupts what it does."""
+        """Cancel the work that the task does now."""
         self.loop.call_soon_threadsafe(self.task.cancel)
 
     def end(self) -> None:
-        """Ends the task, its loop and its thread."""
+        """End the task, its loop and its thread."""
         self.loop.call_soon_threadsafe(self._work.put_nowait, None)
         self._thread.join(SOON)
 
 
 class _OfThread(threading.local):
-    """Each thread's actor, and the one whose loop runs in it."""
+    """The actor of each thread, and the actor whose loop runs in the thread."""
 
     actor: Actor | None = None
     inside: Actor | None = None
@@ -110,7 +109,7 @@ _actors: list[Actor] = []
 
 
 def my_actor() -> Actor:
-    """The actor of the calling thread."""
+    """Return the actor of the calling thread."""
     if _of_thread.actor is None:
         _of_thread.actor = Actor()
         _actors.append(_of_thread.actor)
@@ -118,7 +117,7 @@ def my_actor() -> Actor:
 
 
 def current() -> object:
-    """Return the actor that the caller is, or has; for the watch."""
+    """Return the caller's actor, or the actor that the caller is; the watch asks for it."""
     inside = _of_thread.inside
     if inside is None:
         return my_actor()
@@ -126,7 +125,7 @@ def current() -> object:
 
 
 class WatchedForeground(Foreground):
-    """One whose effects are seen: before and after each."""
+    """A foreground whose effects the watch sees: before and after each."""
 
     def __init__(self, session: Any, loop: asyncio.AbstractEventLoop, watch: Watch) -> None:
         super().__init__(session, loop, float("inf"))
@@ -148,7 +147,7 @@ class WatchedForeground(Foreground):
 
 
 class WatchedAsyncClient(AsyncClient):
-    """One whose tasks' steps are seen."""
+    """A client whose tasks' steps the watch sees."""
 
     def __init__(self, client: Client, watch: Watch) -> None:
         super().__init__(client)
@@ -265,7 +264,7 @@ class AioRig(ThreadRig):
         return False
 
     def close(self) -> None:
-        """End everything."""
+        """End the actors, the clients and the servers."""
         super().close()
         while _actors:
             _actors.pop().end()

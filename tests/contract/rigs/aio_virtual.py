@@ -31,14 +31,14 @@ class AioVirtualRig(VirtualRig):
         self._actors: dict[Task, VirtualActor] = {}
 
     def _actor(self) -> VirtualActor:
-        """The actor of the calling thread."""
+        """Return the actor of the calling thread."""
         thread = current_task()
         if thread not in self._actors:
             self._actors[thread] = VirtualActor(VirtualLoop(self._process), self._process, Interrupted)
         return self._actors[thread]
 
     def _current(self) -> object:
-        """Return the actor that the caller is, or has."""
+        """Return the caller's actor, or the actor that the caller is."""
         loop = running_loop()
         if loop is None:
             return self._actor()

@@ -1,4 +1,4 @@
-"""The calls that are interrupted, kept waiting and looked in between."""
+"""The calls that tests interrupt, keep waiting, and disturb between two steps."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ class Call:
     """A call of a lock.
 
     Attributes:
-        levels: how many the caller has before it.
-        after: how many it has after it, if it comes to its end.
-        interrupted: how many it has after an interrupt.
-        script: what the masters are sent.
+        levels: how many levels the caller has before the call.
+        after: how many it has after the call, if the call ends by itself.
+        interrupted: how many it has after an interrupt of the call.
+        script: the script that the masters are sent.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Call:
 
 
 def use(lock: Lock) -> None:
-    """Acquires it and releases it."""
+    """Acquire the lock and release it."""
     with lock:
         pass
 
@@ -43,12 +43,12 @@ CALLS = [
 
 
 def take(lock: Lock, levels: int) -> None:
-    """Takes it, so many times."""
+    """Acquire so many levels of the lock."""
     for _ in range(levels):
         assert lock.acquire(timeout=20)
 
 
 def leave(lock: Lock) -> None:
-    """Gives back whatever the caller has."""
+    """Release every level that the caller has."""
     while lock.hold_count:
         lock.release()

@@ -12,10 +12,10 @@ from contract.rigs.watch import Watch
 from relock import Client, Lock, QuorumError
 
 NODE_TIMEOUT = 2.0  # seconds: longer than any machine is busy with something else
-BRIEF = 0.1  # seconds: the node timeout where masters are silent, and that is waited for; whatever else fails by it is
-# tried again, or was not to succeed
-TTL = 60.0  # seconds: no lease ends during a test, so what is gone was given back
-SOON = 30.0  # seconds after which a failure is one; less than a lease
+BRIEF = 0.1  # seconds: the node timeout where a test waits for silent masters. Other calls that fail by it are
+# tried again, or must fail anyway.
+TTL = 60.0  # seconds: no lease ends during a test, so a hold that is gone was released
+SOON = 30.0  # seconds after which a wait has failed; less than a lease
 
 
 class Interrupted(BaseException):
@@ -26,15 +26,15 @@ class Running(Protocol):
     """A function that runs beside the test."""
 
     def result(self) -> Any:
-        """Waits for its end; returns what it returned, or raises what it raised."""
+        """Wait for its end; return the function's result, or raise its error."""
 
 
 class Rig(ABC):
     """One driver over some masters.
 
     Attributes:
-        masters: how many there are.
-        lines: the way to each, where faults can be armed.
+        masters: the number of masters.
+        lines: the way to each master, where faults can be armed.
         watch: sees the steps of the thread that the test runs in, in any client of the rig.
         slack: seconds by which something may last longer than promised because this machine is slow.
         sleep: the step before a waiter sleeps.
@@ -56,40 +56,40 @@ class Rig(ABC):
 
     @abstractmethod
     def play(self, test: Callable[[], object]) -> None:
-        """Runs a test in a thread of the rig's kind; all that follows is for that thread."""
+        """Run a test in a thread of the rig's kind; all methods below are for that thread."""
 
     @abstractmethod
     def client(self, *, ttl: float = TTL, node_timeout: float = NODE_TIMEOUT, **options: Any) -> Client:
-        """A client behind the lines, all of whose steps the watch sees."""
+        """Return a client behind the lines; the watch sees all its steps."""
 
     @abstractmethod
     def clock(self) -> float:
-        """Seconds, of whichever time the rig has."""
+        """Return the time (s): virtual if the rig's time is virtual."""
 
     @abstractmethod
     def start(self, function: Callable[[], Any]) -> Running:
-        """Runs a function beside the test."""
+        """Run a function beside the test."""
 
     @abstractmethod
     def until(self, predicate: Callable[[], object], what: str) -> None:
-        """Waits until `predicate` is true; fails after `SOON`, naming `what`."""
+        """Wait until `predicate` is true; fail after `SOON`, naming `what`."""
 
     @abstractmethod
     def interrupt(self, call: Callable[[], object], when: Callable[[], object]) -> bool:
-        """Calls `call`, and raises `Interrupted` in it once `when()` is true; returns whether that ended it."""
+        """Make the call, and raise `Interrupted` in it once `when()` is true; return whether that ended the call."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends everything."""
+        """End the clients and the servers."""
 
     # The masters ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def ask(self, master: int, *words: str | int) -> Any:
-        """One command to one master, past every line."""
+        """Send one command to one master, past every line."""
 
     def counts(self, name: str) -> list[int]:
-        """The hold count of whoever has the lock, on each master; 0 where nobody has it."""
+        """Return the hold count of the lock on each master; 0 where the lock is free."""
         counts = []
         for master in range(self.masters):
             holders = self.ask(master, "HKEYS", key_of(name))
@@ -100,7 +100,7 @@ class Rig(ABC):
     def agree_on(self, name: str, count: int) -> bool:
         """Return whether a quorum has this hold count, and no master another one.
 
-        One that was being connected when the lock was taken has nothing: it is given the hold by the next renewal.
+        A master that was being connected when the lock was taken has no hold yet: the next renewal gives it one.
         """
         counts = self.counts(name)
         return counts.count(count) >= self.quorum and set(counts) <= {0, count}
@@ -122,12 +122,12 @@ class Rig(ABC):
         return self.queued(name) == [count] * self.masters
 
     def is_free(self, name: str) -> bool:
-        """Return whether nothing is left of the lock anywhere, but for its token."""
+        """Return whether no key of the lock is left on any master, but for its token."""
         keys = [f"{key_of(name)}{part}" for part in ("", ":queue", ":waiters")]
         return not any(self.ask(master, "EXISTS", *keys) for master in range(self.masters))
 
     def until_free(self, name: str, after: str) -> None:
-        """Waits until nothing is left; `SOON` is less than a lease."""
+        """Wait until no key of the lock is left; `SOON` is less than a lease."""
         self.until(lambda: self.is_free(name), f"nothing is left anywhere after {after}")
 
     def occupy(self, master: int, name: str) -> None:
@@ -135,14 +135,14 @@ class Rig(ABC):
         self.ask(master, "HSET", key_of(name), "somebody:else", 1)
 
     def vacate(self, name: str) -> None:
-        """Take the lock from that other owner."""
+        """Take the lock away from the other owner of `occupy`."""
         for master in range(self.masters):
             self.ask(master, "HDEL", key_of(name), "somebody:else")
 
     # What clients do with them --------------------------------------------------------------------------------------
 
     def warm_up(self, client: Client) -> None:
-        """Connections to all masters are open and scripts loaded, so that each call takes the same way."""
+        """Open connections to all masters and load the scripts, so that each call takes the same path."""
         lock = client.lock("warm")
 
         def is_warm() -> bool:
@@ -157,9 +157,9 @@ class Rig(ABC):
         leave(lock)
 
     def take_everywhere(self, lock: Lock, levels: int) -> None:
-        """Takes it so many times, and again until not only a quorum has it.
+        """Acquire so many levels, again and again until every master has the hold, not only a quorum.
 
-        What an earlier attempt has left in one place, for a moment, is not it.
+        A hold that an earlier attempt has left on one master for a moment does not count.
         """
 
         def is_taken() -> bool:
@@ -168,10 +168,10 @@ class Rig(ABC):
             owners = {tuple(found) for found in self.holders(lock.name)}
             return len(owners) == 1 and self.counts(lock.name) == [levels] * self.masters
 
-        self.until(is_taken, "every master has it")
+        self.until(is_taken, "every master has the hold")
 
     def until_settled(self, client: Client) -> None:
-        """Wait until no count of the client's holds is written again, or may yet have to be."""
+        """Wait until no count of the client's holds is being written again, or may have to be."""
         session = client._session
         self.until(
             lambda: not session.janitor._checks and not any(hold.settling for hold in session.all_holds()),
@@ -181,7 +181,7 @@ class Rig(ABC):
     def until_heard_by_all(self, client: Client) -> None:
         """Wait until every master counts the client as listening: a call goes on once a quorum does."""
         subscriptions = [one for hub in client._session.hubs.all() if hub.is_attended for one in hub.subscriptions]
-        self.until(lambda: all(one.is_confirmed for one in subscriptions), "it listens to every master")
+        self.until(lambda: all(one.is_confirmed for one in subscriptions), "the client listens to every master")
 
     # Faults ---------------------------------------------------------------------------------------------------------
 
@@ -190,8 +190,8 @@ class Rig(ABC):
     ) -> list[Fault]:
         """Arm a fault on each line and call `do`, until a master was asked; return the faults that found a request.
 
-        A master that counts as down is not asked, and on a busy machine all of them may count so for a moment. The
-        faults that found nothing are disarmed, and `before` runs before any is armed.
+        No request goes to a master that counts as down, and on a busy machine all masters may count so for a moment.
+        Faults that found no request are disarmed, and `before` runs before any is armed.
         """
         found: list[Fault] = []
 
@@ -218,33 +218,33 @@ class Failures(logging.Handler):
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record of the log."""
+        """Keep the text of the record."""
         self.found.append(self.format(record))
 
 
 def key_of(name: str) -> str:
-    """The key of a lock's hold."""
+    """Return the key of a lock's hold."""
     return f"lock:{{{name}}}"
 
 
 def calls(name: str, *scripts: str) -> Match:
-    """Matches these scripts of relock for one lock: requests for another one may be under way still."""
+    """Match these scripts of relock for one lock: requests for another lock may still be under way."""
     is_one = calls_script(*scripts)
     key = key_of(name).encode()
     return lambda words: is_one(words) and key in words
 
 
 def all_struck(faults: Sequence[Fault]) -> bool:
-    """Return whether each of these has found its request."""
+    """Return whether each of these faults has found its request."""
     return all(fault.struck.is_set() for fault in faults)
 
 
 def all_done(faults: Sequence[Fault]) -> bool:
-    """Return whether each of these is over."""
+    """Return whether each of these faults is over."""
     return all(fault.done.is_set() for fault in faults)
 
 
 def release_all(faults: Sequence[Fault]) -> None:
-    """Let go what these faults hold."""
+    """Let these faults release the requests and replies that they hold."""
     for fault in faults:
         fault.release()

@@ -23,7 +23,7 @@ SLACK = 20.0  # seconds
 
 
 class WatchedClient(Client):
-    """A client on a platform of the test's."""
+    """A client on a platform that the test watches."""
 
     def __init__(self, platform: Platform, nodes: Any, **options: Any) -> None:
         self._platform = platform
@@ -111,9 +111,9 @@ class ThreadRig(Rig):
             line.pause()
 
     def close(self) -> None:
-        """End everything."""
+        """End the clients, the servers and the proxies."""
         for line in self.lines:
-            line.let_go()  # so that clients that have something to undo need not wait in vain
+            line.let_go()  # so that clients that must undo something need not wait in vain
         for client in self._clients:
             leave_to_leases(client._session)
             client.close()

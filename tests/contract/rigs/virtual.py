@@ -118,7 +118,7 @@ class VirtualRig(Rig):
             line.flows = False
 
     def close(self) -> None:
-        """End everything."""
+        """End the virtual world."""
         self._process.end()
 
 
@@ -157,7 +157,7 @@ class Running:
 
 @define
 class Bell:
-    """Interrupts a task, once."""
+    """An interrupt of a task, which happens once."""
 
     task: Task
     is_silent: bool = False
@@ -183,12 +183,12 @@ class VirtualLine(Line):
 
 @define(eq=False)
 class VirtualFault(Fault):
-    """A fault on a virtual line: nothing waits there, so whoever lets go what is held sees to it that it goes on."""
+    """A fault on a virtual line, where no thread waits: releasing the fault also moves on what it held."""
 
     line: VirtualLine = field(kw_only=True)
 
     def release(self) -> None:
-        """Let go what the fault holds."""
+        """Release the request or reply that the fault holds."""
         super().release()
         for raw in self.line.connections:
             raw.flow()
@@ -200,16 +200,16 @@ class LineConnection(VirtualConnection):
     def __init__(self, line: VirtualLine, process: Process, server: Server, **options: Any) -> None:
         super().__init__(process, server, **options)
         self._line = line
-        self._requests: deque[tuple[Sequence[bytes], Fault | None]] = deque()  # that wait, the first one for its fault
+        self._requests: deque[tuple[Sequence[bytes], Fault | None]] = deque()  # waiting, the first one for its fault
         self._replies: deque[tuple[Any, Fault | None]] = deque()
-        self._fault: Fault | None = None  # of the request that the server carries out
+        self._fault: Fault | None = None  # that of the request which the server carries out
         self._is_mute = False
         self._has_ended = False
         self._is_flowing = False
         line.connections.append(self)
 
     def flow(self) -> None:
-        """Let through what nothing holds back."""
+        """Let all pass that no fault holds back."""
         if self._is_flowing:
             return
         self._is_flowing = True

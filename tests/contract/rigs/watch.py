@@ -1,7 +1,7 @@
 """Watch of a thread's steps: a platform that tells the test each time the thread asks something of the platform.
 
-relock's own code runs between two such moments without waiting for anybody, so what another thread does in there shows
-no earlier than at the next one. Whatever can happen between two steps of a driver can be made to happen here.
+Between two such moments relock's own code waits for nothing, so the effect of another thread shows no earlier than at
+the next step. Whatever can happen between two steps of a driver can be made to happen here.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from relock._runtime.platform import Platform
 FOREVER = float("inf")
 
 Look = Callable[[str, float], object]
-"""Takes what a thread is about to do, or has just done, and for how many seconds it may wait in there."""
+"""Takes the step that a thread is about to take or has just taken, and for how many seconds the step may wait."""
 
 WAITS: dict[str, Callable[..., float | None]] = {
     "queue.get": lambda timeout=None: timeout,
@@ -41,14 +41,14 @@ ACTS = (
     "start",
     "waker.wake",
 )
-"""Steps that change something, or may take long: before and after are two moments."""
+"""Steps that change something, or may take long: the moments before and after them are two steps."""
 
 
 class Watch:
-    """Tells one thread's steps, one thread at a time; everybody else's go unseen.
+    """Tells the steps of one thread at a time; the steps of all other threads go unseen.
 
     Attributes:
-        now: what the clock showed when the watched thread last looked.
+        now: the time that the clock showed when the watched thread last looked.
     """
 
     def __init__(self, current: Callable[[], object]) -> None:
@@ -59,7 +59,7 @@ class Watch:
 
     @contextmanager
     def each(self, look: Look) -> Iterator[None]:
-        """Calls `look` at each step of the calling thread, but for those that `look` takes itself."""
+        """Call `look` at each step of the calling thread, but for the steps that `look` itself takes."""
         self._watched, self._look = self._current(), look
         try:
             yield
@@ -71,7 +71,7 @@ class Watch:
         return self._look is not None and self._current() == self._watched
 
     def see(self, what: str, seconds: float = 0.0) -> None:
-        """A thread takes a step."""
+        """Tell the test that the watched thread takes a step."""
         look = self._look
         if look is None or not self.is_watched():
             return
@@ -82,7 +82,7 @@ class Watch:
             self._look = look
 
     def around(self, what: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, seen."""
+        """Return `call` with a step before it and after it."""
         if what not in ACTS:
             return self._before(what, call)
 
@@ -155,10 +155,10 @@ class WatchedPlatform(Machine):
 
 @define
 class At:
-    """Act at one step: the `number`-th that is seen, or the first one before it that is `at_latest`.
+    """Act at one step: the `number`-th that is seen, or an earlier one that is `at_latest`.
 
     Attributes:
-        where: what that step was; empty until it is reached.
+        where: the name of that step; empty until it is reached.
         seen: how many steps there have been until then.
     """
 
