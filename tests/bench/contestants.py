@@ -45,7 +45,7 @@ SCRIPTS = frozenset({"evalsha", "eval"})
 OF_RELOCK = SCRIPTS | {"ping", "subscribe"}
 SETS = SCRIPTS | {"set"}
 WORKERS, WORKERS_OF_LOOP = "bench.worker", "bench.task_worker"  # the programs
-PROGRAMS_MAX = 32  # of another language at a time: each takes its time to start
+PROGRAMS_MAX = 32  # of another language at a time: each program takes time to start
 
 
 class ThreadPairs:
@@ -76,13 +76,13 @@ class Contestant:
     """One way to have a lock.
 
     Attributes:
-        pairs: makes uncontended pairs at the masters of these ports; None if they are not measured.
-        enter: the beginning of a process whose workers hand the lock over: an `Enter` of `relock.cli._bench.work`, or
-            a site of `bench.tasks` in a program for tasks. None if they are of another language, or not measured.
-        sends: the commands that its clients send, which their scripts do not: these are counted.
-        masters: with how many it works.
-        kinds: the kinds of workers for which it is measured; of tasks also for its pairs.
-        polls: True for one whose waiters poll, so that it takes longer to measure.
+        pairs: makes uncontended pairs at the masters of these ports; None if the pairs are not measured.
+        enter: the beginning of a process whose workers hand the lock over: an `Enter` of `relock.cli._bench.work`, or a
+            site of `bench.tasks` in a program for tasks. None if the workers are of another language, or not measured.
+        sends: the commands that the clients send; they are counted. Commands of scripts are not.
+        masters: the numbers of masters that the lock works with.
+        kinds: the kinds of workers for which hand-offs are measured; of tasks also for pairs.
+        polls: True if the waiters poll, so that measuring takes longer.
         toolchain: the other language.
         program: the module of Python whose processes are workers.
     """
@@ -122,25 +122,25 @@ def _pair(lock: Any) -> Pair:
 
 
 def _client(ports: Sequence[int]) -> Client:
-    """Return a client with the defaults; over several masters the lease is that of the others, as the guard is."""
+    """Return a client with the defaults; over several masters with the lease and the guard of the other contestants."""
     urls = [f"redis://127.0.0.1:{port}" for port in ports]
     return Client(urls[0]) if len(urls) == 1 else Client(urls, ttl=LEASE_SECONDS)
 
 
 def _relock(ports: Sequence[int]) -> Pair:
-    """Return a pair of this library; over several masters the first one waits until their restart guard is over."""
+    """Return a pair of this library; over several masters the first pair waits until the restart guard is over."""
     return _pair(_client(ports).lock("bench"))
 
 
 def _reentry(ports: Sequence[int]) -> Pair:
-    """Return one more level of a lock that is held, and its end."""
+    """Return a pair of one more level of a held lock and its release."""
     lock = _client(ports).lock("bench-reentry")
     lock.acquire()
     return _pair(lock)
 
 
 def _afresh(ports: Sequence[int]) -> Pair:
-    """Return a pair as most programs make it: with a new lock each time, of a name that comes once."""
+    """Return a pair as most programs make it: with a new lock each time, of a name that is used once."""
     client, numbers = _client(ports), itertools.count()
 
     def pair() -> None:
@@ -163,7 +163,7 @@ def _redis_py(clients: Clients, name: str) -> Any:
 
 
 def _python_redis_lock(clients: Clients, name: str) -> Any:
-    """Return a lock without renewal: with it, each pair starts a thread."""
+    """Return a lock without renewal; a lock with renewal starts a thread for each pair."""
     import redis_lock
 
     return redis_lock.Lock(clients[0], name, expire=LEASE_SECONDS)
@@ -176,7 +176,7 @@ def _pottery(clients: Clients, name: str) -> Any:
 
 
 class _RedlockPy:
-    """The package redlock-py gives up after some tries; a worker asks again until it has the lock."""
+    """The lock of redlock-py, which gives up after some tries: a worker asks again until it has the lock."""
 
     def __init__(self, clients: Clients, name: str) -> None:
         from redlock import Redlock
@@ -241,7 +241,7 @@ def _foreign(name: str, peer: Peer) -> Contestant:
     )
 
 
-# Everybody ------------------------------------------------------------------------------------------------------------
+# All of them ----------------------------------------------------------------------------------------------------------
 
 
 def _on_loops() -> dict[str, Contestant]:

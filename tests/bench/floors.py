@@ -1,6 +1,6 @@
 """The benchmark's floors for threads and processes; the others are in `relock.cli._bench.floor`.
 
-None of them is ever changed with relock, but for its own scripts, which are sent bare.
+The floors stay as they are when relock changes, except that relock's own scripts are sent bare.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ UNGUARDED = VOID + pack_argument(b"") + pack_argument(b"0")
 
 
 def ports_of(job: Job) -> list[int]:
-    """Return the ports of the masters of a job, for those who know no URLs."""
+    """Return the ports of the masters of a job, for libraries that know no URLs."""
     return [urlsplit(url).port or 6379 for url in job.urls]
 
 
@@ -52,7 +52,7 @@ def bare(ports: Sequence[int]) -> Pair:
 def redis_py(ports: Sequence[int]) -> Pair:
     """Return a pair of the small scripts over one connection of redis-py to each master.
 
-    It writes to all masters before it reads any reply, and then reads all of them.
+    The pair writes to all masters before it reads any reply.
     """
     prepared = [_prepared(port) for port in ports]
 
@@ -95,7 +95,7 @@ class TwoHops(OneHop):
         self._claim = self._packed(FOLDER / "claim.lua")
 
     def acquire(self) -> None:
-        """Take the lock at once if it is free, else by a script of its own when the message has come."""
+        """Take the lock at once if it is free, else by a script of its own after the message."""
         if not self.enter():
             self._messages.receive()
             while not self._commands.call(self._claim):
@@ -106,7 +106,7 @@ class TwoHops(OneHop):
 
 
 def call_of(script: Script, keys: LockKeys, **other: bytes | int) -> Call:
-    """Return a call of a script with usual arguments, but for `other`."""
+    """Return a call of a script with usual arguments, except for `other`."""
     given: dict[str, bytes | int] = {"owner": OWNER, "count": 1, "fair": 1, "fence": 0, "hand": 1}
     given |= {"lease_ms": LEASE_MS, "token_ms": LEASE_MS + 1000}
     given |= {"proposal": 0, "ticket": 0, "alive_ms": 7_000, "queue_ms": 30_000, **other}
@@ -118,7 +118,7 @@ def own_pair(
 ) -> Callable[[int], tuple[bytes, bytes]]:
     """Return a function that gives the commands of an acquire and a release, by the time (µs) of the last vote.
 
-    With a guard it is one that is over. A vote of long ago has the server look which incarnation it is.
+    With a guard, the guard is over. After a vote of long ago, the server looks up its incarnation.
     """
     acquire, release = load("acquire", folder), load("release", folder)
     keys = lock_keys(name, "bench")
@@ -147,5 +147,5 @@ def with_own_scripts(port: int, *, guarded: bool) -> Asked:
 
 
 def own_scripts(ports: Sequence[int]) -> Pair:
-    """Return a pair of relock's scripts over bare sockets, done at the quorum: no lock of theirs can do with less."""
+    """Return a pair of relock's scripts over bare sockets, done at the quorum: no lock with these scripts is faster."""
     return pair_of([with_own_scripts(port, guarded=True) for port in ports])

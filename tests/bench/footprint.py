@@ -1,7 +1,7 @@
-"""Measures what relock takes before it does anything: ``python -m bench.footprint`` in ``tests``.
+"""Measure what relock takes before its first use: ``python -m bench.footprint`` in ``tests``.
 
 The figures are how much longer ``import relock`` keeps a CPU busy than ``import redis``, which it imports, and how many
-bytes a lock object takes with its name: before it is used, afterwards, and while it is held.
+bytes a lock object takes with its name: before its first use, afterwards, and while the lock is held.
 """
 
 import gc
@@ -20,7 +20,7 @@ LOCKS = 10_000
 
 
 def import_seconds(*modules: str) -> dict[str, float]:
-    """Return the CPU time of each import, in fresh interpreters that find it compiled; the medians."""
+    """Return the median CPU time of each import, in fresh interpreters that find the modules compiled."""
     seconds: dict[str, list[float]] = {module: [] for module in modules}
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     for round_ in range(IMPORTS + 1):
@@ -28,13 +28,13 @@ def import_seconds(*modules: str) -> dict[str, float]:
             code = f"import time; t = time.process_time(); import {module}; print(time.process_time() - t)"
             command = [sys.executable, "-c", code]
             shown = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-            if round_:  # the first one compiles
+            if round_:  # the first round compiles
                 times.append(float(shown))
     return {module: statistics.median(times) for module, times in seconds.items()}
 
 
 def lock_bytes(url: str, count: int) -> dict[str, float]:
-    """Return how many bytes a lock object takes, out of so many, by Python's own account."""
+    """Return how many bytes a lock object takes, by Python's own account of so many."""
     grown: dict[str, float] = {}
     with Client(url) as client:
         with client.lock("warm-up"):

@@ -1,4 +1,4 @@
-"""Goals of a report, and whether each is met."""
+"""Goals of a report."""
 
 import math
 import statistics
@@ -11,7 +11,7 @@ from bench.names import AFRESH, FLOOR, FLOORS, KINDS, LOOP_FLOOR, OF_LOCKS, RELO
 from bench.rows import Row, cells, middle, of, our_way, where
 from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK, micros, rate
 
-#: What a pair may take of a peer's. "Level" leaves one part in twenty for the run.
+#: What a pair may take, as a multiple of a peer's. "Level" leaves one part in twenty for the run.
 PEERS_BOUNDS = {
     "redis-py Lock": 1 / 1.9,
     "rueidislock (Go)": 1.0,
@@ -26,15 +26,15 @@ FIVE_MASTERS = {"same": (1.35, None), "split": (1.3, 1.2)}  # by placement: the 
 
 @frozen
 class Goal:
-    """One ratio or figure, what it was to be, and what it is."""
+    """A ratio or a figure: its bound, and the value that was measured."""
 
     what: str
     bound: float
     measured: float
     at_most: bool = True
-    where: str = ""  # of the worst one, where there are several
-    figures: str = ""  # what a ratio is made of
-    aim: float | None = None  # what would be better still than the bound
+    where: str = ""  # of the worst figure, where there are several
+    figures: str = ""  # that the ratio is made of
+    aim: float | None = None  # a better value than the bound, worth reaching
 
     @property
     def is_met(self) -> bool:
@@ -48,7 +48,7 @@ class Goal:
 
 
 def goals(report: dict[str, Any]) -> list[Goal]:
-    """All of them, as far as they were measured."""
+    """Return all goals, as far as they were measured."""
     rows = report.get("handoffs", [])
     return [*of_pairs(report.get("pairs", {})), *_handoffs(rows), *_quorum(rows), *of_tasks(report.get("aio", {}))]
 
@@ -134,7 +134,7 @@ def _of_the_floor(
 
 
 def _of_the_best(cell: list[Row]) -> Iterator[Goal]:
-    """The rate beside that of the fastest peer, where one was measured."""
+    """Yield the rate beside that of the fastest peer, where one was measured."""
     best, theirs = _fastest_peer(cell)
     if best:
         ours, which = _figure(cell, our_way(cell), "handoffs_per_second"), f"{_in_words(cell[0])}, {best}"
@@ -198,7 +198,7 @@ def of_tasks(found: dict[str, Any]) -> Iterator[Goal]:
             yield from _worst(Goal(named, bound, waited(waiting, kind)[figure], where=KINDS[kind]) for kind in OF_LOCKS)
 
 
-#: Of tasks that wait: the bound of each figure.
+#: The bound of each figure of tasks that wait.
 WAITING = {
     "seconds until all are queued": (3.0, "queued_seconds"),
     "KB for each, with the task itself": (8.0, "kilobytes"),
@@ -212,7 +212,7 @@ WAITING = {
 
 
 def waited(waiting: dict[str, Any], kind: str) -> dict[str, float]:
-    """The figures of tasks that wait for this: medians over the rounds, and of the slowest script the worst."""
+    """Return the figures of tasks that wait for this: medians over the rounds, and the worst of the slowest script."""
     rounds, nobody = waiting["rounds"][kind], waiting["rounds"]["nobody"]
     found = {
         figure: statistics.median([one[figure] for one in rounds])

@@ -1,6 +1,6 @@
-"""Measures hand-offs: from the call of `release` in one worker to the return of `acquire` in the next.
+"""Measure hand-offs: from the call of `release` in one worker to the return of `acquire` in the next.
 
-Everybody plays the same cell of conditions in turn, round after round.
+All contestants play the same cell of conditions in turn, round after round.
 """
 
 import os
@@ -25,9 +25,9 @@ from relock.cli._bench.figures import without_nan
 from relock.cli._bench.words import RELOCKS_HOP
 from relock.cli._bench.work import Job
 
-POLLING_SECONDS = 1.2  # who polls has few turns a second
-TURNS_EACH = 8  # at least, where everybody has as many: or a perfect order would seem unfair
-TURN_SECONDS = 0.001  # what a turn takes at most, beside the critical section, where it is handed over well
+POLLING_SECONDS = 1.2  # a polling contestant has few turns a second
+TURNS_EACH = 8  # at least, where all workers have as many: or a perfect order would seem unfair
+TURN_SECONDS = 0.001  # at most, of a turn beside its critical section, if hand-offs go well
 VOTE_SECONDS = 1.02 * LEASE_SECONDS + 5.0
 _serials = count()
 
@@ -66,21 +66,21 @@ class HandoffPlan:
     seconds: float
 
     def contestants_of(self, cell: Cell, round_: int) -> Iterator[str]:
-        """Yield the contestants of a round of a cell: the peers only in the first one, as their figures are far off."""
+        """Yield the contestants of a round of a cell: the peers only in the first round, as their rates are far off."""
         for name in self.contestants:
             hands_over = CONTESTANTS[name].hands_over(cell.masters, cell.kind, cell.workers)
             if hands_over and (round_ == 0 or not is_peer(name)):
                 yield name
 
     def seconds_of(self, cell: Cell, contestant: str) -> float:
-        """Return the seconds for one contestant: in them all workers have some turns, if hand-offs go well."""
+        """Return the seconds for one contestant: long enough for some turns of each worker, if hand-offs go well."""
         enough = TURNS_EACH * cell.workers * (cell.section_ms / 1e3 + TURN_SECONDS)
         polls = POLLING_SECONDS if CONTESTANTS[contestant].polls else 0.0
         return max(self.seconds, enough, polls)
 
 
 def measure(plan: HandoffPlan, progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """A row for each cell and contestant, with a figure for each round."""
+    """Return a row for each cell and contestant, with a figure for each round."""
     rows: list[dict[str, Any]] = []
     for masters in dict.fromkeys(cell.masters for cell in plan.cells):
         with ExitStack() as stack:
@@ -110,17 +110,17 @@ class Bench:
         return self._programs[module]
 
     def close(self) -> None:
-        """Ends the programs."""
+        """End the programs."""
         while self._programs:
             self._programs.popitem()[1].close()
 
     def let_vote(self) -> None:
-        """Have relock look at fresh masters, which have no vote until its guard is over."""
+        """Let relock look at fresh masters, and wait until its guard is over and they have a vote."""
         job = Cell(len(self._servers), "unpinned", THREADS, 1, 0.0).job(RELOCKS_HOP, self._urls)
         play([(self._program(WORKERS), job)], warm_seconds=VOTE_SECONDS, seconds=0.1)
 
     def measure(self, cell: Cell, plan: HandoffPlan) -> list[dict[str, Any]]:
-        """A row for each contestant."""
+        """Return a row for each contestant."""
         rows: dict[str, dict[str, Any]] = {}
         with placed(self._servers, cell.placement):
             for round_ in range(plan.rounds):
@@ -156,7 +156,7 @@ class Bench:
             parts = []
             for number in range(job.processes):
                 program = toolchain.start()
-                stack.callback(program.kill)  # once it has told its turns, nothing of it is wanted
+                stack.callback(program.kill)  # its turns are told, and nothing more is wanted of it
                 parts.append((program, attrs.evolve(job, processes=1, first_worker=number * job.threads)))
             yield parts
 

@@ -1,7 +1,7 @@
-"""The floors of tasks: sockets that an event loop watches, and futures. They are never changed with relock.
+"""The floors of tasks: sockets that an event loop watches, and futures. They stay as they are when relock changes.
 
-There are no streams and no protocols between: the loop says that something has come, hiredis reads it, and the first in
-line gets it.
+No streams and no protocols are between: the loop reports that bytes have come, hiredis reads them, and the first caller
+in line gets the reply.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Take = Callable[[Any], object]
 
 
 class LoopSocket:
-    """A socket to a port of this machine. Replies go to those who asked, in the order in which they did."""
+    """A socket to a port of this machine. Replies go to the callers in the order in which they asked."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, port: int) -> None:
         self._loop = loop
@@ -67,7 +67,7 @@ class LoopSocket:
 
 
 class LoopMessages(LoopSocket):
-    """A subscription: each channel's message goes to the task that waits for it."""
+    """A subscription, whose messages go to the tasks that wait for their channels."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, port: int) -> None:
         super().__init__(loop, port)
@@ -85,7 +85,7 @@ class LoopMessages(LoopSocket):
 
 
 class OwnScripts:
-    """relock's two scripts over sockets that the loop watches: no lock that uses them can do with less."""
+    """relock's two scripts over sockets that the loop watches: no lock with these scripts is faster."""
 
     def __init__(self, job: Job) -> None:
         self._loop, self._sockets = asyncio.get_running_loop(), list[LoopSocket]()
@@ -105,7 +105,7 @@ class OwnScripts:
         done: asyncio.Future[None] = self._loop.create_future()
         missing = quorum_of(len(commands))
 
-        def has_come(_reply: Any) -> None:  # replies after the quorum are counted, too
+        def has_come(_reply: Any) -> None:  # counts the replies after the quorum, too
             nonlocal missing
             missing -= 1
             if missing == 0:
@@ -116,7 +116,7 @@ class OwnScripts:
         await done
 
     async def locker(self) -> "OwnScripts":
-        """Return the only lock that it is."""
+        """Return this object, which is the only lock."""
         return self
 
     async def close(self) -> None:
@@ -155,7 +155,7 @@ class LoopHops:
 
 
 class LoopHop:
-    """The lock of one task: a release gives it to the head of the queue, and the message says so."""
+    """The lock of one task: a release gives the lock to the head of the queue, and tells it by a message."""
 
     def __init__(self, commands: LoopSocket, messages: LoopMessages, me: bytes, scripts: tuple[bytes, bytes]) -> None:
         self._call, self._waiting, self._me = commands.call, messages.waiting, me

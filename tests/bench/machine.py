@@ -33,7 +33,7 @@ def placements() -> tuple[str, ...]:
 def placed(servers: Sequence[Server], placement: str, programs: Sequence[int] = ()) -> Iterator[None]:
     """Pin this process and `programs`, with all their threads, and the servers to one CPU, or to one each.
 
-    ``unpinned`` leaves everybody to the kernel.
+    ``unpinned`` leaves all of them to the kernel.
     """
     before = os.sched_getaffinity(0)
     cpus = sorted(before)
@@ -84,7 +84,7 @@ def memory_bytes(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the time for which a process has kept a CPU busy, with the kernel's time for it."""
+    """Return the time for which a process has kept a CPU busy, including the kernel's time for the process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -97,8 +97,8 @@ def thread_count(pid: int) -> int:
 def how_optimised() -> str | None:
     """Return the sign that this CPython was optimised by a profile (PGO), None without one.
 
-    python.org, conda, uv and the container images build with ``--enable-optimizations``. Debian and its kin build the
-    profile by steps of their own, which leave no trace in the interpreter's record of its build.
+    python.org, conda, uv and the container images build with ``--enable-optimizations``. Debian and its derivatives
+    build the profile by steps of their own, which leave no trace in the interpreter's record of its build.
     """
     if "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS")):
         return "built with --enable-optimizations"

@@ -9,7 +9,7 @@ LOOP_FLOOR, LOOP_HOP = "relock's scripts, bare on a loop", "one hop, bare on a l
 THREADS_HOP = "one hop, bare in threads"
 RELOCK_TASKS, RELOCK_THREADS = "relock, tasks", "relock, threads"
 REDIS_PY_TASKS = "redis-py asyncio Lock"
-#: Kinds of workers. One that is alone makes uncontended pairs in a thread.
+#: Kinds of workers. A worker that is alone makes uncontended pairs in a thread.
 LONE, THREADS, PROCESSES, TASKS = "alone", "threads", "processes", "tasks"
 #: Processes of tasks, by the object that the tasks wait for.
 KINDS = {"nobody": "nothing: a client alone", "event": "an Event", "lock": "one lock", "locks": "20 locks"}

@@ -1,8 +1,8 @@
-"""Tables and plots of ``docs/results/bench.json``; ``python -m bench.page`` in ``tests`` makes it anew.
+"""Tables and plots of ``docs/results/bench.json``; ``python -m bench.page`` in ``tests`` makes them anew.
 
 These are the tables and plots of ``docs/results/benchmark.md``, a few figures of them in the README, and a few rows in
-``docs/concepts/performance.md``. The tables are a part of their page, between two marks, so that they can be read where
-nothing is built; a test compares.
+``docs/concepts/performance.md``. Each table is a part of its page, between two marks, so that it can be read without
+building the documentation. A test compares.
 """
 
 import json
@@ -129,13 +129,13 @@ def _on_several(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def floor_for(name: str) -> str:
-    """Return the floor on the loop of this contestant; threads have none, and are compared with that of asyncio's."""
+    """Return the floor on the loop of this contestant; threads have none, and are compared with asyncio's floor."""
     floor = on_uvloop(LOOP_FLOOR)
     return floor if name in (floor, on_uvloop(RELOCK_TASKS)) else LOOP_FLOOR
 
 
 def _of_tasks(found: dict[str, Any]) -> Iterator[str]:
-    """Give the tables of those parts that were measured."""
+    """Yield the tables of those parts that were measured."""
     if "pairs" in found:
         yield from _both_pairs(found["pairs"], "of the floor on its loop", floor_for)
     rows = found.get("handoffs", ())
@@ -148,7 +148,7 @@ def _of_tasks(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _waiting(found: dict[str, Any]) -> str:
-    """Return a row for each process, a column for each figure: the medians over the rounds."""
+    """Return a table with a row for each process and a column for each figure: the medians over the rounds."""
     columns: dict[str, Callable[[str], str]] = {
         "memory, MB": lambda kind: f"{_middle(found, kind, 'memory_bytes') / 1e6:.1f}",
         "KB for each": lambda kind: f"{waited(found, kind)['kilobytes']:.1f}",
@@ -175,7 +175,7 @@ def _seconds(found: dict[str, Any], kind: str, figure: str) -> str:
 
 
 def _slowest(found: dict[str, Any], kind: str) -> str:
-    """Return that of all rounds, because one that is slow keeps everybody else waiting."""
+    """Return the slowest script of all rounds, because one that is slow keeps all others waiting."""
     slowest = max(found["rounds"][kind], key=lambda one: one["slowest_us"])
     return f"{slowest['slowest_us'] / 1e3:.1f} ms, {slowest['slowest']}" if slowest["slowest"] else ""
 
@@ -190,7 +190,7 @@ MANY = 32  # processes, in the README
 
 
 def in_three_lines(report: dict[str, Any]) -> str:
-    """Return what the README shows: one master alone, one master with many processes, and several masters."""
+    """Return the rows of the README: one master alone, one master with many processes, and several masters."""
     times = report["pairs"]["one"]["pairs_us"]["split"]
     alone = ", ".join(f"{name} {micros(times[name])}" for name in (RELOCK, BARE, *PEERS[:2]))
     rows = where(report["handoffs"], kind="processes")
@@ -235,7 +235,7 @@ def _several_in_short(report: dict[str, Any]) -> str:
 
 
 def tasks_in_short(found: dict[str, Any]) -> str:
-    """Return what the page about performance shows of tasks."""
+    """Return the rows about tasks for the page about performance."""
     times = found["pairs"]["one"]["pairs_us"]["split"]
     rates = _rates(where(found["handoffs"], placement="split"), BESIDE_TASKS, LOOP_HOP)
     lines = [_row(ALONE, times, (RELOCK_TASKS, LOOP_FLOOR), micros, BESIDE_TASKS), *rates]
@@ -250,13 +250,13 @@ def _head(title: str, peers: Sequence[str]) -> list[str]:
 def _row(
     what: str, found: dict[str, float], pair: tuple[str, str], written: Callable[[float], str], peers: Sequence[str]
 ) -> list[str]:
-    """Return what relock and the floor take, the one as a multiple of the other, and what the peers take."""
+    """Return the times of relock, with its multiple of the floor, of the floor, and of the peers."""
     own, floor, *others = ("" if name not in found else written(found[name]) for name in (*pair, *peers))
     return [what, own, floor, ratio(found[pair[0]] / found.get(pair[1], math.nan)), *others]
 
 
 def _rates(rows: Sequence[Row], peers: Sequence[str], floor: str = ONE_HOP) -> Iterator[list[str]]:
-    """Give the hand-offs among each number of workers."""
+    """Yield the hand-offs among each number of workers."""
     for workers in sorted({row["workers"] for row in rows}):
         cell = where(rows, workers=workers)
         rates = {row["contestant"]: middle(row, "handoffs_per_second") for row in cell}
@@ -264,7 +264,7 @@ def _rates(rows: Sequence[Row], peers: Sequence[str], floor: str = ONE_HOP) -> I
 
 
 def for_users(report: dict[str, Any]) -> str:
-    """Return what the page about performance shows."""
+    """Return the rows for the page about performance."""
     judged = goals(report)
     missed = sum(not goal.is_met for goal in judged)
     list_of_them = f"{missed} of {len(judged)} [goals](../results/benchmark.md#goals-and-what-is-missed) are missed."
@@ -283,7 +283,7 @@ def _where_it_ran(report: dict[str, Any]) -> str:
 
 
 def pages(report: dict[str, Any]) -> dict[Path, str]:
-    """Return the pages as they must be."""
+    """Return the text that each page must have."""
     contents = {PAGE: rendered(report), USERS_PAGE: for_users(report), README: in_three_lines(report)}
     return {path: _with_content(path, content) for path, content in contents.items()}
 

@@ -1,9 +1,9 @@
-"""Measures uncontended pairs, of everybody in turn, round after round.
+"""Measure uncontended pairs, of all contestants in turn, round after round.
 
 Absolute times belong to one machine; ratios of one run can be compared. Two placements are measured, because they
-answer different questions: with client and server on one CPU a pair costs the length of its path; on two, most of a
-pair is the kernel waking an idle CPU, which stands for a short network. With five masters all servers are on one CPU:
-two CPUs have no other.
+answer different questions. With client and server on one CPU a pair costs the length of its path. On two CPUs, most of
+a pair is the kernel waking an idle CPU, which stands for a short network. With five masters all servers are on one CPU,
+and the client on the other.
 """
 
 import statistics
@@ -26,13 +26,13 @@ from relock.cli._bench.words import RELOCK
 PAIRS_PER_ROUND, WARM_PAIRS = 200, 20
 MASTERS = 5
 STOPPED = 2
-PHASES = 3  # of healthy masters, and as many of stopped ones, in turn
-PHASE_SECONDS = 3.0  # longer than what a link to a silent master is kept for
-SETTLING_SECONDS = 2.0  # until masters that go on are connected again
+PHASES = 3  # of healthy masters, and as many with stopped ones, in turn
+PHASE_SECONDS = 3.0  # longer than the time for which a link to a silent master is kept
+SETTLING_SECONDS = 2.0  # until masters that were stopped are connected again
 
 
 def measure(kind: str, rounds: int) -> dict[str, Any]:
-    """Return the figures of those who are alone, or of tasks, on one master and on several."""
+    """Return the figures of a thread that is alone, or of tasks, on one master and on several."""
     found = {"one": _measure(kind, 1, rounds), "several": _measure(kind, MASTERS, rounds)}
     if kind == LONE:
         found["one"]["import_seconds"], _ = undisturbed(partial(import_seconds, "redis", "relock"))
@@ -63,7 +63,7 @@ def _measure(kind: str, masters: int, rounds: int) -> dict[str, Any]:
 
 
 def interleave(pairs: Mapping[str, Pairs], rounds: int) -> tuple[dict[str, list[float]], list[float]]:
-    """Return the time of one pair (us) in each of the rounds, and the part of each that was stolen."""
+    """Return the times of one pair (us) by round, and the part of each round's CPU time that was stolen."""
     played = [undisturbed(partial(_round, pairs)) for _ in range(rounds)]
     return {name: [times_us[name] for times_us, _ in played] for name in pairs}, [stolen for _, stolen in played]
 
@@ -73,7 +73,7 @@ def _round(pairs: Mapping[str, Pairs]) -> dict[str, float]:
 
 
 def medians(times_us: Mapping[str, list[float]]) -> dict[str, float]:
-    """Return the median over the rounds, of each."""
+    """Return each contestant's median over the rounds."""
     return {name: statistics.median(times) for name, times in times_us.items()}
 
 
@@ -100,7 +100,7 @@ def with_some_stopped(pair: Pairs, servers: Sequence[Server]) -> dict[str, float
 def _both_ways(pair: Pairs, servers: Sequence[Server]) -> tuple[list[float], float, list[float]]:
     """Return the times (s) of pairs with all masters, of the first one with `servers` stopped, and of those after it.
 
-    The first pair after a change does not count: it may wait for a master once.
+    The first pair after a change does not count, because it may wait for a master once.
     """
     time.sleep(SETTLING_SECONDS)
     pair.many(1)

@@ -1,6 +1,7 @@
 """Locks of other languages: programs that speak lines of JSON, as the benchmark's own do.
 
-``python -m bench.peers`` in ``tests`` builds them, where there are Node and Go. One that is not built is not measured.
+``python -m bench.peers`` in ``tests`` builds the programs for those of Node and Go that are installed. A peer that is
+not built is not measured.
 """
 
 import os
@@ -27,7 +28,7 @@ class Toolchain:
     folder: Path
     build: tuple[str, ...]
     command: tuple[str, ...]
-    built: Path  # what is there once they are built
+    built: Path  # the folder or file that the build leaves
 
     @property
     def is_built(self) -> bool:
@@ -35,7 +36,7 @@ class Toolchain:
         return self.built.exists() and shutil.which(self.command[0]) is not None
 
     def start(self) -> Program:
-        """A program; it dies with this process."""
+        """Start a program, which dies with this process."""
         words = [shutil.which(self.command[0]) or self.command[0], *self.command[1:]]
         return Program(spawn(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
 
@@ -58,10 +59,10 @@ GO = Toolchain(
 
 @frozen
 class Peer:
-    """One library."""
+    """A library of another language."""
 
     toolchain: Toolchain
-    sends: frozenset[str]  # the commands that its clients send, which their scripts do not
+    sends: frozenset[str]  # the commands that its clients send, without those of their scripts
     masters: tuple[int, ...]
 
 
@@ -81,7 +82,7 @@ def built() -> dict[str, Peer]:
 
 
 def missing() -> list[str]:
-    """Return why the others are not measured, a line each."""
+    """Return why the other peers are not measured, a line each."""
     return [
         f"not measured: {name}: {peer.toolchain.name} or its libraries are not here (python -m bench.peers)"
         for name, peer in PEERS.items()
@@ -105,7 +106,7 @@ class ForeignPairs:
         return float(self._program.receive(OVERDUE_SECONDS)["ns"]) / 1e9
 
     def close(self) -> None:
-        """Ends the program."""
+        """End the program."""
         self._program.close()
 
 
@@ -115,7 +116,7 @@ def build() -> None:
         if shutil.which(toolchain.build[0]) is None:
             print(f"{toolchain.name} is not here: its locks will not be measured")
             continue
-        environment = {**os.environ, "CGO_ENABLED": "0"}  # nothing of it needs a compiler of C
+        environment = {**os.environ, "CGO_ENABLED": "0"}  # so that nothing needs a compiler of C
         done = subprocess.run(toolchain.build, cwd=toolchain.folder, check=False, env=environment)
         print(f"{toolchain.name}: {'built' if done.returncode == 0 else 'could not be built: not measured'}")
 

@@ -34,7 +34,7 @@ MARKS = "osD^vPX*"
 
 
 def draw(report: dict[str, Any], folder: Path) -> None:
-    """All of them."""
+    """Draw all plots."""
     folder.mkdir(exist_ok=True)
     rows = where(report["handoffs"], masters=1, section_ms=0.0)
     pinned = [row for row in rows if row["placement"] != "unpinned"]
@@ -78,7 +78,7 @@ def _look_of(names: Sequence[str]) -> Callable[[str], dict[str, Any]]:
 
 
 def _by_workers(rows: Sequence[Row], figure: str, label: str, scale: str) -> Figure:
-    """A panel for each kind of worker, a line for each contestant."""
+    """Return a panel for each kind of worker, with a line for each contestant."""
     picture = Figure(figsize=(9, 4.2), layout="constrained")
     names = contestants(rows)
     look = _look_of(names)
@@ -100,7 +100,7 @@ def _by_workers(rows: Sequence[Row], figure: str, label: str, scale: str) -> Fig
 
 
 def _alone(pairs: dict[str, Any]) -> Figure:
-    """Bars: each contestant's pair as a multiple of bare sockets, on one master and on five."""
+    """Return bars: each contestant's pair as a multiple of bare sockets, on one master and on five."""
     picture = Figure(figsize=(9, 4), layout="constrained")
     panels: Sequence[Axes] = picture.subplots(1, 2)
     for axes, (title, found) in zip(

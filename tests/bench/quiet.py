@@ -1,7 +1,7 @@
-"""Plays again what was measured while others had the machine.
+"""Repeat measurements during which other programs or machines had the CPUs.
 
-The CPUs of a virtual machine belong to a host, which takes them away for others at times. The kernel counts that time
-as *stolen* (``/proc/stat``, in hundredths of a second): where there is much of it, figures tell more about the others.
+The CPUs of a virtual machine belong to a host, which takes them away at times. The kernel counts that time as *stolen*
+(``/proc/stat``, in hundredths of a second). With much stolen time, figures say more about the others.
 """
 
 import time
@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 STOLEN_MAX = 0.02  # of the CPUs' time
 PLAYS_MAX = 10
-PAUSE_SECONDS = 2.0  # before it is played again: others have the machine for some seconds at a time
+PAUSE_SECONDS = 2.0  # before the next play: other machines take CPUs for some seconds at a time
 
 Found = TypeVar("Found")
 
@@ -24,11 +24,11 @@ class Ticks(NamedTuple):
 
 
 def ticks(text: str | None = None) -> Ticks:
-    """Return the kernel's counts of now, or of this text of ``/proc/stat``; none if the kernel counts nothing."""
+    """Return the kernel's counts of now, or of this text of ``/proc/stat``; zeros if the kernel counts nothing."""
     path = Path("/proc/stat")
     if text is None:
         text = path.read_text() if path.exists() else ""
-    # user nice system idle iowait irq softirq steal; what follows is a part of the first two
+    # user nice system idle iowait irq softirq steal; the columns after these are parts of the first two.
     counted = [int(field) for field in text.partition("\n")[0].split()[1:9]]
     return Ticks(counted[7], sum(counted)) if len(counted) == 8 else Ticks(0, 0)
 
@@ -36,9 +36,10 @@ def ticks(text: str | None = None) -> Ticks:
 def undisturbed(
     play: Callable[[], Found], *, look: Callable[[], Ticks] = ticks, pause_seconds: float = PAUSE_SECONDS
 ) -> tuple[Found, float]:
-    """Return what `play` found, and the part of the CPUs' time that was stolen meanwhile.
+    """Return the result of `play`, and the part of the CPUs' time that was stolen meanwhile.
 
-    Where that is more than `STOLEN_MAX` it is played again, up to `PLAYS_MAX` times in all; then the quietest counts.
+    If that part is more than `STOLEN_MAX`, `play` runs again, up to `PLAYS_MAX` times in all; then the quietest run
+    counts.
     """
     plays: list[tuple[Found, float]] = []
     while True:

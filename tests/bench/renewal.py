@@ -1,4 +1,4 @@
-"""Measures what renewing costs: ``python -m bench.renewal`` in ``tests``.
+"""Measure the cost of renewing: ``python -m bench.renewal`` in ``tests``.
 
 One client has many holds, all granted as fast as they come. Meanwhile another lock is acquired and released again and
 again: by another process (``python -m bench.renewal URL``), then by a thread beside the watchdog. Delays while renewals
@@ -24,7 +24,7 @@ HOLDS = 10_000
 TTL_SECONDS = 30.0
 PERIODS = 2
 SAMPLE_SECONDS = 0.01
-NEAR_SECONDS = 0.02  # a delay is one of a renewal's if one was counted so shortly before or after
+NEAR_SECONDS = 0.02  # a delay counts as a renewal's if a renewal was counted so shortly before or after
 PAUSE_SECONDS = 0.001  # between two acquires of the bystander
 
 Delays = list[tuple[float, float]]
@@ -60,7 +60,7 @@ class Bystander:
 
 
 def stand_by(url: str) -> None:
-    """Be the other process: tell the delays since the last line on stdin, at each line."""
+    """Serve as the other process: print the delays since the last line on stdin, at each line."""
     with closing(Bystander(url)) as bystander:
         for _ in sys.stdin:
             print(json.dumps(bystander.take()), flush=True)
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def watch_renewals(client: Client) -> list[float]:
-    """Return the moments at which renewals were counted, of some periods."""
+    """Return the moments at which renewals were counted, over some periods."""
     counters = client._session.counters
     moments, end, before = [], time.monotonic() + PERIODS * TTL_SECONDS / RENEW_PART, counters.renewals
     while (now := time.monotonic()) < end:

@@ -1,9 +1,9 @@
-"""Measurement of the documentation's figures: ``python -m bench.report [threads|tasks] [--publish]`` in ``tests``.
+"""Measure the documentation's figures: ``python -m bench.report [threads|tasks] [--publish]`` in ``tests``.
 
-The half about threads and processes takes about twenty minutes, the half about tasks eight; longer where others disturb
-it (`bench.quiet`). ``--publish`` puts the figures of a whole half into ``docs/results/bench.json``, in the place of
-those that were there. Then it makes the tables and plots of the documentation, from that file alone. Without it the
-figures are shown, and ``--only`` and ``--scale`` measure less.
+The half about threads and processes takes about twenty minutes, the half about tasks eight; longer if other programs
+disturb it (`bench.quiet`). ``--publish`` replaces the figures of a whole half in ``docs/results/bench.json``. Then it
+makes the tables and plots of the documentation, from that file alone. Without ``--publish`` the figures are shown, and
+``--only`` and ``--scale`` measure less.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Effort:
 
 
 def of_threads(effort: Effort) -> Iterator[HandoffPlan]:
-    """Give every comparison of threads and processes: all with client and server on CPUs of their own, else some."""
+    """Yield each comparison of threads and processes: all with client and server on CPUs of their own, else some."""
     pinned = placements()[-1]
     rounds, seconds = effort.rounds(4), 0.5 * effort.scale
     everybody, ours = tuple(CONTESTANTS), tuple(name for name in CONTESTANTS if not is_peer(name))
@@ -65,13 +65,13 @@ def of_threads(effort: Effort) -> Iterator[HandoffPlan]:
 
 
 def of_tasks(effort: Effort) -> Iterator[HandoffPlan]:
-    """Give every comparison of tasks."""
+    """Yield each comparison of tasks."""
     cells = tuple(Cell(1, placements()[-1], TASKS, count, 0.0) for count in effort.workers)
     yield HandoffPlan(cells, tuple(CONTESTANTS), effort.rounds(4), 0.5 * effort.scale)
 
 
 def measure(half: str, effort: Effort, console: Console) -> dict[str, Any]:
-    """Return a report of one half: on what it ran, and the figures of each part."""
+    """Return a report of one half: the machine of the run, and the figures of each part."""
     begin = time.monotonic()
     libraries, plans = (LIBRARIES, of_threads) if half == "threads" else (LIBRARIES_OF_LOOPS, of_tasks)
     found: dict[str, Any] = {"machine": machine(), "commit": commit(), "versions": versions(libraries)}

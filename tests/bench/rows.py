@@ -8,18 +8,18 @@ Row = dict[str, Any]
 
 
 def middle(row: Row, figure: str) -> float:
-    """The median over the rounds, without those that have no such figure; NaN if none has."""
+    """Return the median over the rounds, without those that have no such figure; NaN if none has."""
     values = [one[figure] for one in row["rounds"] if one.get(figure) is not None]
     return statistics.median(values) if values else float("nan")
 
 
 def where(rows: Iterable[Row], **conditions: Any) -> list[Row]:
-    """The rows that were measured under these conditions."""
+    """Return the rows that were measured under these conditions."""
     return [row for row in rows if all(row[name] == value for name, value in conditions.items())]
 
 
 def of(rows: Iterable[Row], contestant: str) -> Row | None:
-    """The row of one contestant among rows of one cell, if it was measured."""
+    """Return the row of one contestant among rows of one cell, if it was measured."""
     return next((row for row in rows if row["contestant"] == contestant), None)
 
 
@@ -29,12 +29,12 @@ def contestants(rows: Iterable[Row]) -> list[str]:
 
 
 def our_way(rows: Iterable[Row]) -> str:
-    """The contestant that is this library as it hands over best."""
+    """Return the contestant that is this library with its fastest hand-off."""
     return next(name for name in contestants(rows) if name.startswith("relock"))
 
 
 def cells(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows that belong together: those of the same conditions."""
+    """Return the rows in groups of the same conditions."""
     by_conditions: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         conditions = tuple(row[field] for field in ("masters", "placement", "kind", "workers", "section_ms"))
@@ -43,7 +43,7 @@ def cells(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def stolen(report: dict[str, Any]) -> list[float]:
-    """The part of the CPUs' time that the host took from each round of a report, or of its part about tasks."""
+    """Return the part of the CPUs' time that the host took from each round of a report, or of its part about tasks."""
     handed_over = [one["stolen"] for row in report.get("handoffs", ()) for one in row["rounds"]]
     alone = [part for found in report.get("pairs", {}).values() for parts in found["stolen"].values() for part in parts]
     waited = [one["stolen"] for rounds in report.get("waiting", {}).get("rounds", {}).values() for one in rounds]

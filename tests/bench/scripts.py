@@ -1,11 +1,11 @@
-"""Measures for how long scripts keep a server busy: ``python -m bench.scripts [--rounds N]`` in ``tests``.
+"""Measure for how long scripts keep a server busy: ``python -m bench.scripts [--rounds N]`` in ``tests``.
 
 A pair is an acquire and a release, or two calls of another script. A *hand-over* is a pair as well: one waiter queues
 behind the holder, whose release gives it the lock.
 
-The figures are the server's own: what ``INFO commandstats`` adds up for ``EVALSHA``. So the network, the reading of a
-request and the sending of its reply are no part of them. Everybody takes turns, round after round, and the median over
-the rounds counts. A turn sends requests one by one, each after the reply to the one before.
+The figures are the server's own: the sum of ``INFO commandstats`` for ``EVALSHA``. So the network, the reading of a
+request and the sending of its reply are no part of them. All contestants take turns, round after round, and the median
+over the rounds counts. A turn sends requests one by one, each after the reply to the one before.
 
 ``--beside FOLDER`` measures the scripts of another folder ``lua`` as well.
 """
@@ -33,11 +33,11 @@ HOUR_MS = 3_600_000
 HANDED_MS = 3_000
 
 Turn = Callable[[], None]
-"""`PAIRS` pairs."""
+"""Make `PAIRS` pairs."""
 
 
 def pairs(bare: BareSocket, *commands: bytes) -> Turn:
-    """Return pairs of the same commands."""
+    """Return a turn of pairs of the same commands."""
 
     def turn() -> None:
         for _ in range(PAIRS):
@@ -48,7 +48,7 @@ def pairs(bare: BareSocket, *commands: bytes) -> Turn:
 
 
 def guarded(bare: BareSocket, name: str, folder: Path | None) -> Turn:
-    """Return pairs with a guard that is over, on a socket whose last vote was just now."""
+    """Return a turn of pairs with a guard that is over, on a socket whose last vote was just now."""
     commands_at = own_pair(bare, name, folder, guarded=True)
 
     def turn() -> None:
@@ -61,20 +61,20 @@ def guarded(bare: BareSocket, name: str, folder: Path | None) -> Turn:
 
 
 def floor(bare: BareSocket) -> Turn:
-    """Return pairs of the small scripts that the other floors are made of."""
+    """Return a turn of pairs of the small scripts that the other floors are made of."""
     asked = with_small_scripts(bare, "bench-small")
     return pairs(bare, asked.take, asked.give)
 
 
 def nested(bare: BareSocket, folder: Path | None) -> Turn:
-    """Return nested acquires and their releases."""
+    """Return a turn of nested acquires and their releases."""
     keys = lock_keys("bench-nested", "bench")
     count = _held(bare, folder, keys, "count")
     return pairs(bare, *(call_of(count, keys, count=number, lease_ms=0).pack(VOID, guarded=False) for number in (2, 1)))
 
 
 def renewal(bare: BareSocket, folder: Path | None) -> Turn:
-    """Return renewals of a hold that is there, two at a time."""
+    """Return a turn of renewals of a hold, two at a time."""
     keys = lock_keys("bench-renewed", "bench")
     extend = _held(bare, folder, keys, "extend")
     command = call_of(extend, keys, lease_ms=2 * HOUR_MS, token_ms=2 * HOUR_MS + 1000).pack(VOID, guarded=False)
@@ -82,7 +82,7 @@ def renewal(bare: BareSocket, folder: Path | None) -> Turn:
 
 
 def _held(bare: BareSocket, folder: Path | None, keys: LockKeys, name: str) -> Script:
-    """Return the script of this name, loaded, once there is a hold for longer than anybody measures."""
+    """Return the script of this name, loaded, after making a hold that outlasts the measurement."""
     acquire, script = load("acquire", folder), load(name, folder)
     for one in (acquire, script):
         bare.load(one.source)
@@ -91,7 +91,7 @@ def _held(bare: BareSocket, folder: Path | None, keys: LockKeys, name: str) -> S
 
 
 class HandOvers:
-    """One hold after another, each by a hand-over. Their names are new, as those of real ones are."""
+    """Hand-overs of a turn: one hold after another, under new names as real holds have."""
 
     def __init__(self, bare: BareSocket, listener: BareSocket, folder: Path | None) -> None:
         self._bare, self._listener = bare, listener
@@ -123,7 +123,7 @@ class HandOvers:
 
 
 def hand_over_floor(bare: BareSocket, listener: BareSocket) -> Turn:
-    """Return the same by the small scripts that the floor of one hop is made of, for two that take turns."""
+    """Return a turn of hand-overs by the small scripts of the floor of one hop, for two that take turns."""
     enter, give = (bare.load((FOLDER / f"{name}.lua").read_bytes()) for name in ("enter", "grant"))
     keys, names = ("bench-hop", "bench-hop:queue"), ("bench-one", "bench-two")
     bare.call(packed("DEL", *keys))
@@ -142,7 +142,7 @@ def hand_over_floor(bare: BareSocket, listener: BareSocket) -> Turn:
 
 
 def contestants(bare: BareSocket, listener: BareSocket, folders: Sequence[Path | None]) -> dict[str, Turn]:
-    """Return everybody, by name."""
+    """Return all contestants by name."""
     turns: dict[str, Turn] = {FLOOR: floor(bare), HAND_OVER_FLOOR: hand_over_floor(bare, listener)}
     for number, folder in enumerate(folders):
         there = f" ({folder})" if folder else ""
@@ -162,7 +162,7 @@ def measure(port: int, folders: Sequence[Path | None], rounds: int) -> dict[str,
         everybody = contestants(bare, listener, folders)
         times_us: dict[str, list[float]] = {name: [] for name in everybody}
         for turn in everybody.values():
-            turn()  # loads what is loaded once
+            turn()  # loads the scripts
         for _ in range(rounds):
             for name, turn in everybody.items():
                 before = _spent(bare)

@@ -1,9 +1,9 @@
 """A process of threads or tasks that wait: ``python -m bench.sleepers threads|burst|tasks COUNT LOCKS URL``.
 
 They wait for `LOCKS` locks, as many for each, or for an `Event` if there are none. Threads come one after the other, or
-in a burst; tasks begin in one turn of the loop. The process has a client that has acquired and released once, says when
-they began, and ends with its stdin. Of tasks, ``cancel`` cancels every second one of each lock, and says when;
-``serve`` says when the others have had their turn, and how many had one.
+in a burst; tasks begin in one turn of the loop. The process has a client that has acquired and released once, tells
+when the waiting began, and ends with its stdin. In a process of tasks, ``cancel`` cancels every second task of each
+lock, and tells when; ``serve`` tells when the others have had their turn, and how many had one.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def threads(count: int, locks: int, url: str, pause_seconds: float) -> None:
 
 
 class Tasks:
-    """The tasks."""
+    """The tasks of a process that wait, some of which are cancelled."""
 
     def __init__(self, client: AsyncClient, count: int, names: list[str]) -> None:
         self._client, self._event, self._names = client, asyncio.Event(), names
@@ -72,7 +72,7 @@ class Tasks:
         return began
 
     async def serve(self) -> tuple[float, int]:
-        """Return when all that were not cancelled have had their turn, and how many had one."""
+        """Return when all tasks that were not cancelled have had their turn, and how many had one."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         return time.monotonic(), self._served
 

@@ -1,4 +1,4 @@
-"""Tables of the documentation, as Markdown: of pairs, of hand-offs, and what a run says of itself."""
+"""Tables of the documentation, as Markdown: pairs, hand-offs, and the conditions of a run."""
 
 import math
 import statistics
@@ -16,13 +16,13 @@ SPEED = ("median_us", "handoffs_per_second")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The lines of a table."""
+    """Return the lines of a table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def strong(name: str) -> str:
-    """Set our own contestants in bold type."""
+    """Return the name, in bold type for our own contestants."""
     return f"**{name}**" if name.startswith("relock") and "bare" not in name else name
 
 
@@ -39,7 +39,7 @@ def what_ran(report: dict[str, Any]) -> str:
 
 
 def _disturbed(parts: Sequence[float]) -> str:
-    """Return the number of rounds that others disturbed, however often the rounds were played."""
+    """Return the number of rounds that other programs disturbed, however often the rounds were played."""
     much = [part for part in parts if part > STOLEN_MAX]
     if not much:
         most = max(parts, default=0.0)
@@ -51,7 +51,7 @@ def _disturbed(parts: Sequence[float]) -> str:
 
 
 def pairs_table(title: str, found: dict[str, Any], of_what: str, floor: Callable[[str], str]) -> str:
-    """The times of pairs, each as a multiple of what `floor` names for it."""
+    """Return the times of pairs, each as a multiple of the contestant that `floor` names for it."""
     placements = list(found["pairs_us"])
     head = [title, *(cell for place in placements for cell in (PLACES[place], of_what))]
     rows = []
@@ -73,7 +73,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def by_workers(kind: str, rows: Sequence[Row]) -> Iterator[str]:
-    """Two tables of hand-offs, with a column for each number of workers."""
+    """Yield two tables of hand-offs, with a column for each number of workers."""
     workers = sorted({row["workers"] for row in rows})
     for title, cell_of in (
         (f"{kind}: median in µs, hand-offs a second (each: of the bare one hop)", _speed),
@@ -99,7 +99,7 @@ def _speed(row: Row, cell: Sequence[Row]) -> str:
 
 
 def _manner(row: Row, _cell: Sequence[Row]) -> str:
-    """Return how even hand-offs are, their commands, and the part of the time in use where sections are not empty."""
+    """Return the evenness of hand-offs, their commands, and, with sections that take time, the part of time in use."""
     p99_us, jain, commands = (middle(row, figure) for figure in ("p99_us", "jain", "commands_per_handoff"))
     if math.isnan(p99_us):
         return ""

@@ -22,12 +22,12 @@ from relock.cli._bench.work import WARM_SECONDS, WARM_SECONDS_EACH, Job
 
 
 async def play(job: Job) -> dict[str, Any]:
-    """One job: says when it is ready, waits for the word to begin, works, and returns its turns."""
+    """Play one job: print that it is ready, wait for the word to begin, work, and return its turns."""
     site = enter(job)
     lockers = [await site.locker() for _ in range(job.threads)]
     await _warm_up(lockers)
     _tell({"ready": True})
-    hours = json.loads(sys.stdin.readline())  # the loop has nothing else to do
+    hours = json.loads(sys.stdin.readline())  # blocks the loop, which has nothing else to do
     await asyncio.sleep(max(0.0, (hours["begin_ns"] - time.monotonic_ns()) / 1e9))
     turns: list[Turn] = []
     workers = [
@@ -40,7 +40,7 @@ async def play(job: Job) -> dict[str, Any]:
 
 
 async def _warm_up(lockers: Sequence[TaskLock]) -> None:
-    """Takes the lock in turn until each task has had it once; where turns are not shared out, for a while."""
+    """Take the lock in turn until each task has had it once; for a while if turns are not shared out."""
     missing = set(range(len(lockers)))
     deadline = time.monotonic() + WARM_SECONDS + WARM_SECONDS_EACH * len(lockers)
 
@@ -54,7 +54,7 @@ async def _warm_up(lockers: Sequence[TaskLock]) -> None:
 
 
 async def _take_turns(locker: TaskLock, worker: int, hours: tuple[int, float], turns: list[Turn]) -> None:
-    """Takes the lock again and again; the last turn is the first that ends when work does, or after."""
+    """Take the lock again and again; the last turn is the first that ends when the working time does, or after."""
     until_ns, section_seconds = hours
     acquire, release, now = locker.acquire, locker.release, time.monotonic_ns
     releasing_ns = 0
@@ -78,7 +78,7 @@ def main() -> None:
     while line := sys.stdin.readline():
         try:
             told = asyncio.run(play(Job(**json.loads(line))))
-        except Exception as error:  # whatever it is, it is told; where that was not expected, nobody goes on
+        except Exception as error:  # tells every error; after one that was not expected, no worker goes on
             told = {"ready": False, "turns": [], "failed": f"{type(error).__name__}: {error}"}
         _tell(told)
 
@@ -86,5 +86,5 @@ def main() -> None:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    with suppress(BrokenPipeError):  # nobody listens any more
+    with suppress(BrokenPipeError):  # the parent has gone
         main()

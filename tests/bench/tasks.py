@@ -23,7 +23,7 @@ class TaskLock(Protocol):
 
     @property
     def release(self) -> Callable[[], Awaitable[object]]:
-        """Give it back."""
+        """Release the lock."""
 
 
 MakeSite = Callable[[Job], Any]
@@ -31,7 +31,7 @@ MakeSite = Callable[[Job], Any]
 
 
 class RelockSite:
-    """One client of relock, as the documentation advises. The lease is that of the others, as several masters need."""
+    """One client of relock, as the documentation advises, with the lease of the others, which several masters need."""
 
     def __init__(self, job: Job) -> None:
         self._client = AsyncClient(list(job.urls), ttl=job.ttl)
@@ -63,7 +63,7 @@ class RedisPySite:
 
 
 class LoopPairs:
-    """Uncontended pairs on an event loop of their own, which runs only while they are made."""
+    """Uncontended pairs on an event loop of their own, which runs only while pairs are made."""
 
     pid = None
 
@@ -83,7 +83,7 @@ class LoopPairs:
         self._loop.close()
 
     def many(self, count: int) -> float:
-        """Return the time (s) of so many pairs: to start and to stop the loop is no part of it."""
+        """Return the time (s) of so many pairs, without the start and the stop of the loop."""
         return self._loop.run_until_complete(self._many(count))
 
     async def _many(self, count: int) -> float:

@@ -1,4 +1,4 @@
-"""Every contestant that needs no other package makes its pairs and hand-offs: no changed script leaves one behind.
+"""Each contestant that needs no other package makes its pairs and hand-offs, also after a script has changed.
 
 The peers are not here: their packages come with the extra ``bench`` alone.
 """
@@ -19,7 +19,7 @@ from relock.cli._bench.words import BARE, REENTRY, RELOCK
 PAIRS = 3
 SECONDS, SECONDS_MAX = 0.2, 30.0
 TASK_COUNT = 4
-SECTION_MS = 1.0  # in which others may run: tasks of one loop that never wait are alone without any lock
+SECTION_MS = 1.0  # in which other tasks may run: tasks that never wait exclude each other without a lock
 
 
 def make_pairs(name: str, ports: list[int]) -> None:
@@ -29,7 +29,7 @@ def make_pairs(name: str, ports: list[int]) -> None:
         assert pairs.many(PAIRS) > 0
 
 
-# Pairs of threads end with the process that they are measured in: nobody closes their sockets.
+# Pairs of threads end with the process that measures them, and nothing closes their sockets.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", [BARE, FLOOR, RELOCK, REENTRY, AFRESH, "redis-py Lock"])
 def test_a_contestant_on_one_master_makes_its_pairs(name: str, start_server: Callable[[], Server]) -> None:
@@ -64,7 +64,7 @@ def test_tasks_hand_over_and_exclude_each_other(name: str, server: Server) -> No
             (row,) = bench.measure(cell, HandoffPlan((cell,), (name,), 1, seconds))
             (found,) = row["rounds"]
             assert "failed" not in found
-            assert seconds < SECONDS_MAX, "nothing was handed over"
+            assert seconds < SECONDS_MAX, "a lock was handed over"
             seconds *= 4  # a busy machine hands over nothing in so short a time
     assert (found["overlaps"], found["out_of_order"]) == (0, 0)
 
@@ -79,7 +79,7 @@ def noting() -> Iterator[Server]:
 
 
 def scripts_of(server: Server, name: str) -> list[list[Any]]:
-    """Return the script, and how long each of its words is, of the last pair that a contestant has made."""
+    """Return the script of the last pair that a contestant has made, with the length of each of its words."""
     make_pairs(name, [server.port])
     with server.client() as client:
         commands = [entry["command"] for entry in client.slowlog_get(100)]
@@ -88,7 +88,7 @@ def scripts_of(server: Server, name: str) -> list[list[Any]]:
 
 
 def test_the_floor_sends_the_same_scripts_with_words_of_the_same_kinds(noting: Server) -> None:
-    """Names of keys and of the owner have lengths of their own."""
+    """Keys and the owner have lengths of their own, so only lengths of other words are compared."""
     floor, ours = scripts_of(noting, LOOP_FLOOR), scripts_of(noting, RELOCK_TASKS)
     assert [len(one) for one in floor] == [len(one) for one in ours]
     assert [one[:3] for one in floor] == [one[:3] for one in ours]

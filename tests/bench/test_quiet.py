@@ -1,4 +1,4 @@
-"""Measurements that others have disturbed are repeated."""
+"""Repetition of measurements that other programs have disturbed."""
 
 from itertools import count
 
@@ -10,7 +10,7 @@ STAT = "cpu  5830 12 991 4000 7 0 30 130 9 9\ncpu0 2915 6 495 2000 3 0 15 65 0 0
 
 
 def played(stolen: list[int]) -> tuple[int, float]:
-    """The number of the play that counts, of which each took a hundred ticks, so many of them stolen."""
+    """Return the number of the play that counts, if each took a hundred ticks, and so many of them were stolen."""
     moments = [Ticks(0, 0)]
     for taken in stolen:
         moments += [Ticks(moments[-1].stolen + taken, moments[-1].all + 100)] * 2

@@ -35,7 +35,7 @@ def test_a_build_shows_that_it_was_optimised(
 def test_what_was_measured_on_another_build_is_not_published(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Such a report may be written to a file of its own, and a part of the report may be shown."""
+    """A report of such a build may still be written to a file of its own, or shown in part."""
     measured: list[str] = []
     shown: list[dict[str, Any]] = []
 

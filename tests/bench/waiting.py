@@ -1,9 +1,9 @@
-"""Measures what waiters cost while nothing happens: ``python -m bench.waiting`` in ``tests`` shows that of threads.
+"""Measure the cost of waiters while nothing happens; ``python -m bench.waiting`` in ``tests`` shows that of threads.
 
-Processes are compared that differ in one thing: the object that their threads or tasks wait for. It is an `Event`, or a
-lock that somebody else has; one for all, or several. The other memory of these is what relock needs for its waiters;
-their commands are counted at the server. Threads that all begin at once open more connections than those that come one
-after the other, and leave more behind of that.
+The processes differ in one thing: the object that their threads or tasks wait for. It is an `Event`, or a lock that
+another client has; one for all, or several. The difference in memory is what relock needs for its waiters; their
+commands are counted at the server. Threads that all begin at once open more connections than threads that come one
+after the other, and leave more memory in use.
 
 Tasks are a part of `bench.report`: they are watched, then half of them are cancelled, and the others get their turn.
 The master notes its slowest script.
@@ -27,10 +27,10 @@ from bench.tables import table
 from relock import Client
 from relock._scripts import load, script_names
 
-SETTLING_SECONDS = 5.0  # until what the beginning was busy with is over
+SETTLING_SECONDS = 5.0  # until the work of the beginning is over
 PATIENCE_SECONDS = 300.0
 LOOK_SECONDS = 0.02  # between two looks at the queues
-NOTED_US = 200  # a script that keeps the master for longer is noted
+NOTED_US = 200  # a script that keeps the master busy for longer is noted
 NOTES_MAX = 100_000
 THREADS_COUNT, THREADS_QUIET_SECONDS = 1_000, 25.0  # ten heartbeats
 TASKS_COUNT, TASKS_QUIET_SECONDS = 10_000, 10.0  # four heartbeats
@@ -42,10 +42,10 @@ class Cost:
 
     memory_bytes: int  # of the machine's memory
     cpu_part: float  # of one CPU
-    threads: int  # beside those that wait and the main one
+    threads: int  # beside the waiting ones and the main one
     subscriptions: int  # connections that listen for messages
-    connections: int  # the others
-    calls_per_second: float  # commands that it sends
+    connections: int  # other than subscriptions
+    calls_per_second: float  # commands that the process sends
 
 
 @frozen
@@ -56,8 +56,8 @@ class Waited:
     queued_seconds: float  # until all stood in the queues
     cancelled_seconds: float  # until the half that was cancelled had left them
     served_seconds: float  # until the others had had their turn, after the locks were released
-    slowest_us: int  # for which the slowest script kept the master; 0 if none did for `NOTED_US`
-    slowest: str  # its name
+    slowest_us: int  # of the slowest script, on the master; 0 if none took `NOTED_US`
+    slowest: str  # the name of that script
     left: int  # places in the queues at the end
 
 
@@ -77,7 +77,7 @@ class Sleepers:
     def until_waiting(self, count: int) -> float:
         """Wait until so many stand in the queues; return when they did.
 
-        It looks by one connection, which is closed before connections are counted.
+        The look uses one connection, which is closed before connections are counted.
         """
         deadline = time.monotonic() + PATIENCE_SECONDS
         with self.server.client(socket_timeout=PATIENCE_SECONDS) as client:
@@ -140,7 +140,7 @@ def sleepers(how: str, count: int, locks: int) -> Iterator[tuple[Sleepers, float
         server.cli("CONFIG", "SET", "slowlog-max-len", NOTES_MAX)
         server.cli("CONFIG", "SET", "slowlog-log-slower-than", NOTED_US)
         server.cli("SLOWLOG", "RESET")
-        stack.enter_context(placed([server], placements()[-1]))  # or its scripts would be preempted, and seem slow
+        stack.enter_context(placed([server], placements()[-1]))  # or the scripts would be preempted, and seem slow
         worker = Worker("bench.sleepers", how, str(count), str(locks), server.url)
         stack.callback(worker.close)
         began = worker.receive(within=PATIENCE_SECONDS)
@@ -190,7 +190,7 @@ LOCKS_OF = {"nobody": 0, "event": 0, "lock": 1, "locks": 20}
 
 
 def measure_tasks(rounds: int) -> dict[str, Any]:
-    """Return the figures of each kind, round after round, and what was stolen of each."""
+    """Return the figures of each kind by round, and the part of each round's CPU time that was stolen."""
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for _ in range(rounds):
         for kind, of_kind in found.items():

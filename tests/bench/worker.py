@@ -7,7 +7,7 @@ import warnings
 from bench.contestants import enter
 from relock.cli._bench.work import serve
 
-# Imported before the first fork: what a contestant would else import in each of its processes.
+# Imported before the first fork: otherwise each process of a contestant would import the module itself.
 for module in ("pottery", "redis_lock", "redlock"):
     if importlib.util.find_spec(module):
         importlib.import_module(module)
