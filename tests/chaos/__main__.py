@@ -1,6 +1,6 @@
-"""Runs the nemesis: ``python -m chaos [--minutes M] [--seed S] [--result FILE]`` in ``tests``; exit code 1 if bad.
+"""Run the nemesis: ``python -m chaos [--minutes M] [--seed S] [--result FILE]`` in ``tests``; exit code 1 if bad.
 
-The same seed makes the same choices, but not at the same moments. So the run keeps a history that is bad.
+The same seed makes the same choices, but not at the same moments. So a run keeps each history that is bad.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Runs episode after episode, until the time is over."""
+    """Run episode after episode, until the time is over."""
     chosen = options()
     print(f"seed {chosen.seed}", flush=True)
     campaign = Campaign(
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def until(seconds: float) -> Iterator[int]:
-    """Numbers, until the time is over."""
+    """Yield numbers until the time is over."""
     end = time.monotonic() + seconds
     for number in itertools.count(1):
         if time.monotonic() > end:
@@ -76,7 +76,7 @@ def until(seconds: float) -> Iterator[int]:
 
 
 def write_down(result: Run, chosen: argparse.Namespace) -> None:
-    """Writes down the results so far."""
+    """Write down the results so far."""
     if chosen.result is not None:
         save(result, chosen.result)
     if chosen.page:

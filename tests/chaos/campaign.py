@@ -1,6 +1,6 @@
 """Campaign of many episodes and controls, some at a time, each in a process of its own.
 
-So while one episode waits, for a stopped master say, another one uses the machine.
+While one episode waits, for a stopped master for example, another one uses the machine.
 """
 
 import itertools
@@ -32,13 +32,13 @@ class Campaign:
     keep: Path
 
     def choose(self, number: int) -> tuple[int, str, str]:
-        """Each number of masters in turn, each shape after all numbers, and each kind of server after all shapes."""
+        """Return the conditions of an episode: numbers of masters change fastest, then shapes, then kinds of server."""
         turn, masters = divmod(number - 1, len(self.masters))
         turn, shape = divmod(turn, len(self.shapes))
         return self.masters[masters], self.shapes[shape], self.servers[turn % len(self.servers)]
 
     def run_episode(self, number: int) -> tuple[int, Finding]:
-        """The number of masters of one episode, and its finding."""
+        """Return the number of masters of one episode, and its finding."""
         masters, shape, server = self.choose(number)
         episode = shaped(shape, masters, f"{self.seed} {number}", self.seconds, self.kinds, server=server)
         finding = run(episode, keep=self.keep)
@@ -46,7 +46,7 @@ class Campaign:
         return masters, finding
 
     def look_at_control(self, name: str) -> list[str]:
-        """The checks that found a lock without one guard broken; none, unless the expected check is among them."""
+        """Return the checks that found a lock without one guard broken; none if the expected check found nothing."""
         finding = run_control(name, self.seed)
         found = sorted({violation.check for violation in finding.violations}) if is_found(name, finding) else []
         print(f"control, {name}: {'broken, say ' + ', '.join(found) if found else 'NOT NOTICED'}", flush=True)
@@ -54,21 +54,21 @@ class Campaign:
 
 
 def told(name: str, finding: Finding) -> str:
-    """Return the text for people, with only the first of many problems."""
+    """Return the finding as text, with only the first of many problems."""
     problems = [*finding.violations[:PROBLEMS_MAX], *finding.late, *finding.errors[:PROBLEMS_MAX]]
     kept = [f"kept in {finding.kept}"] if finding.kept else []
     return "\n  ".join([summary([(name, finding)]), *map(str, problems), *kept])
 
 
 def processes(number: int) -> ProcessPoolExecutor:
-    """A pool of so many processes, which end with this one."""
+    """Return a pool of so many processes, which end with this one."""
     return ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), die_with_parent)
 
 
 def in_parallel(
     pool: ProcessPoolExecutor, jobs: int, campaign: Campaign, numbers: Iterator[int]
 ) -> Iterator[tuple[int, Finding]]:
-    """The findings of these episodes, as they come. It takes a number when a process is free for it."""
+    """Yield the findings of these episodes, as they come. A number is taken when a process is free for it."""
 
     def start(count: int) -> set[Future[tuple[int, Finding]]]:
         return {pool.submit(campaign.run_episode, number) for number in itertools.islice(numbers, count)}

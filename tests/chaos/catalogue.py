@@ -1,4 +1,4 @@
-"""All kinds of fault: to import this makes each module of faults enter its own."""
+"""All kinds of fault: the import of this module makes each module of faults enter its own."""
 
 from chaos import faults, loops, moves, outputs
 from chaos.kinds import KINDS

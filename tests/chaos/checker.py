@@ -1,13 +1,13 @@
-"""Checks whether a history is that of a reentrant fenced mutex. Pure functions over values.
+"""Check whether a history is that of a reentrant fenced mutex. Pure functions over values.
 
-`check_intervals` sweeps over what the holders believed: no two at a time, and tokens rise. `check_model` looks for an
+`check_intervals` sweeps over the beliefs of the holders: no two at a time, and tokens rise. `check_model` looks for an
 order of all calls, each at a moment between its call and its return, that a reentrant fenced mutex could have gone
 through: the search of Wing and Gong with the cache of Lowe, as in Knossos and Porcupine. `check_store`, `check_counter`
-and `check_markers` judge what happened at the protected resource.
+and `check_markers` judge the protected resource.
 
 A hold whose release no worker saw may end at its deadline or later, and never before. A call whose outcome is unknown
-may have had its effect or not. `check_model` leaves such an acquire out, because whatever may follow it may follow
-without it as well. After such a release, or one that found the hold lost, the hold may end from its call on.
+may have had its effect or not. `check_model` leaves such an acquire out, because whatever may follow it may also follow
+without it. After a release with an unknown outcome, or one that found the hold lost, the hold may end from its call on.
 """
 
 from collections import Counter, defaultdict
@@ -26,8 +26,8 @@ class Hold:
 
     Attributes:
         grant: the outermost acquire.
-        end: when its holder began to give it back, or believed in it no more, or was last seen alive.
-        may_end: from this moment on another one may get the lock, though no release has returned.
+        end: when its holder began to release it, or believed in it no more, or was last seen alive.
+        may_end: from this moment on another worker may get the lock, though no release has returned.
     """
 
     grant: Operation
@@ -53,7 +53,7 @@ Holds = dict[int, Hold]  # by the number of their grants
 
 
 def check(history: History) -> list[Violation]:
-    """Every violation that the checks find; the search for an order names the first of each lock."""
+    """Return every violation that the checks find; the search for an order names the first of each lock."""
     by_lock = _by_lock(history.operations)
     holds = {number: hold for operations in by_lock.values() for number, hold in holds_of(operations).items()}
     violations = []
@@ -81,7 +81,7 @@ def _by_lock(records: Iterable[_Record]) -> dict[str, list[_Record]]:
 
 
 def holds_of(operations: Iterable[Operation]) -> Holds:
-    """The holds of one lock."""
+    """Return the holds of one lock."""
     holds: Holds = {}
     current: dict[str, Operation] = {}
     for operation in sorted(operations, key=lambda one: one.called):
@@ -105,9 +105,9 @@ def _hold(grant: Operation, release: Operation | None) -> Hold:
 
 
 def without_promise(operations: Sequence[Operation], moment: float) -> list[Operation]:
-    """The history as the checks may judge it if the promise for all holds ended at `moment`, when a clock stepped.
+    """Return the history to be judged if the promise for all holds ended at `moment`, when a clock stepped.
 
-    A hold that was open then ends then; this leaves out what its worker did with it afterwards.
+    A hold that was open then ends then; later acts of its worker are left out.
     """
     judged: list[Operation] = []
     void: set[tuple[str, str]] = set()
@@ -128,7 +128,7 @@ def without_promise(operations: Sequence[Operation], moment: float) -> list[Oper
 
 
 def _lost(operations: Iterable[Operation]) -> Iterator[tuple[Operation, Operation]]:
-    """The grants whose release found the hold lost, with that release."""
+    """Yield the grants whose release found the hold lost, with that release."""
     current: dict[tuple[str, str], Operation] = {}
     for operation in sorted(operations, key=lambda one: one.called):
         key = operation.worker, operation.lock
@@ -141,7 +141,7 @@ def _lost(operations: Iterable[Operation]) -> Iterator[tuple[Operation, Operatio
 
 
 def check_told(history: History) -> list[Violation]:
-    """Checks that each process was told of each loss once. A process that was killed may not have been told."""
+    """Check that each process was told of each loss once. A process that was killed may not have been told."""
     times = Counter((loss.process, loss.lock, loss.token) for loss in history.losses)
     violations = [
         Violation("told", lock, 0.0, f"{process} was told {count} times that its hold of {lock!r} is lost ({token})")
@@ -157,9 +157,9 @@ def check_told(history: History) -> list[Violation]:
 
 
 def check_kept(operations: Iterable[Operation], process: str, since: float, until: float) -> list[Violation]:
-    """Checks that a process lost no hold that began and was over in a time in which no fault takes holds away.
+    """Check that a process lost no hold that began and was over in a time in which no fault takes holds away.
 
-    The moment of its release does not count: what is wrong may keep the thread from releasing it.
+    The moment of its release does not count, because a fault may keep the thread from releasing.
     """
     return [
         Violation("kept", grant.lock, release.returned, f"what was got by {grant} was lost, though nothing struck it")
@@ -172,7 +172,7 @@ def check_kept(operations: Iterable[Operation], process: str, since: float, unti
 
 
 def check_intervals(operations: Iterable[Operation]) -> list[Violation]:
-    """Checks what holders of one lock believed: no two at a time, and tokens rise from one to the next."""
+    """Check what holders of one lock believed: no two at a time, and tokens rise from one to the next."""
     holds = sorted((hold for hold in holds_of(operations).values() if not hold.is_empty), key=lambda hold: hold.begin)
     return [*_overlaps(holds), *_tokens(holds)]
 
@@ -210,7 +210,7 @@ class State(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A place in the search: all calls before `frontier` have had their effect, but for those that were skipped."""
+    """A place in the search: all calls before `frontier` have had their effect, except for the skipped ones."""
 
     skipped: tuple[int, ...]
     frontier: int
@@ -227,13 +227,13 @@ REFUSED_ITS_OWN = "and was refused a lock that it held itself: {holder}"
 
 
 def check_model(operations: Iterable[Operation]) -> list[Violation]:
-    """Checks that the model allows some order of the calls on one lock; finds one violation at most."""
+    """Check that the model allows some order of the calls on one lock; find one violation at most."""
     blocked = Search(operations).run()
     return [] if blocked is None else [blocked]
 
 
 class Search:
-    """Looks for an order of the calls on one lock."""
+    """Search for an order of the calls on one lock."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         operations = list(operations)
@@ -244,7 +244,7 @@ class Search:
         self._deepest = Node((), 0, State(-1, 0, 0))
 
     def run(self) -> Violation | None:
-        """The violation, or None if there is an order."""
+        """Return the violation, or None if there is an order."""
         stack = [self._deepest]
         seen = set(stack)
         while stack:
@@ -260,7 +260,7 @@ class Search:
         return self._explain()
 
     def _successors(self, node: Node) -> list[Node]:
-        """The nodes to go on with, the most promising last. A call that changes nothing comes at once."""
+        """Return the next nodes of the search, the most promising last. A call that changes nothing comes at once."""
         candidates, moment = self._candidates(node)
         found: list[tuple[int, Node]] = []
         for index in candidates:
@@ -271,7 +271,7 @@ class Search:
         return [successor for _, successor in sorted(found, reverse=True)]
 
     def _candidates(self, node: Node) -> tuple[list[int], float]:
-        """The calls that can come next: they began before the first return of those that are left; and that moment."""
+        """Return the calls that began before any remaining call returned, and the moment of that return."""
         moment = min((self._operations[index].returned for index in node.skipped), default=FOREVER)
         candidates, index = list(node.skipped), node.frontier
         while index < len(self._operations) and self._operations[index].called <= moment:
@@ -281,7 +281,7 @@ class Search:
         return candidates, moment
 
     def _rank(self, state: State, index: int) -> int:
-        """Puts the calls of the holder before those that take the lock from it."""
+        """Put the calls of the holder before those that take the lock from it."""
         return int(self._operations[index].is_grant) + int(self._operations[index].is_grant and state.grant >= 0)
 
     def _step(self, state: State, index: int) -> State:
@@ -320,7 +320,7 @@ class Search:
         return NOT_ONE if operation.count not in (1, None) else None
 
     def _explain(self) -> Violation:
-        """Names the call that must come next and may not, where the search came furthest."""
+        """Name the call that must come next and may not, at the point where the search came furthest."""
         node = self._deepest
         candidates, moment = self._candidates(node)
         index = min(candidates, key=lambda one: self._operations[one].returned)
@@ -346,7 +346,7 @@ class Search:
 
 
 def _after(node: Node, index: int, state: State) -> Node:
-    """The node after the call at `index` has had its effect."""
+    """Return the node that follows when the call at `index` has its effect."""
     if index < node.frontier:
         return Node(tuple(one for one in node.skipped if one != index), node.frontier, state)
     return Node((*node.skipped, *range(node.frontier, index)), index + 1, state)
@@ -356,7 +356,7 @@ def _after(node: Node, index: int, state: State) -> Node:
 
 
 def check_store(writes: Iterable[Write], holds: Holds) -> list[Violation]:
-    """Checks that the fenced store refused old tokens, and no holder of the lock."""
+    """Check that the fenced store refused old tokens, and no holder of the lock."""
     violations: list[Violation] = []
     latest: Write | None = None
 
@@ -386,7 +386,7 @@ def is_late(write: Write, holds: Holds) -> bool:
 
 
 def check_counter(updates: Iterable[Update], holds: Holds) -> list[Violation]:
-    """Checks that no update of a holder was lost, unless to a write after the end of a hold, or of a killed worker."""
+    """Check that no update of a holder was lost, unless to a write after the end of a hold, or of a killed worker."""
     violations = []
     in_time: Update | None = None
     strays: list[Update] = []
@@ -408,7 +408,7 @@ def check_counter(updates: Iterable[Update], holds: Holds) -> list[Violation]:
 
 
 def check_markers(history: History, holds: Holds) -> list[Violation]:
-    """Checks that no holder found the marker of another one that held the lock as well."""
+    """Check that no holder found the marker of another one that held the lock as well."""
     violations = []
     for collision in history.collisions:
         hold, other = holds[collision.grant], holds.get(collision.other)

@@ -6,7 +6,7 @@ from chaos.field import FieldPlan
 from chaos.nemesis import Episode, run
 from chaos.verdict import Finding
 
-EXCLUSION = "intervals"  # the check that most of them fail; the sweep alone shows it
+EXCLUSION = "intervals"  # the check that most controls fail; the sweep alone shows it
 EPISODES_MAX = 20  # one or two are nearly always enough
 RARE_EPISODES_MAX = 60
 PLAN = FieldPlan(masters=1, seed="", processes=3, threads=1, locks=1, long=0.6, has_loops=False)
@@ -14,8 +14,8 @@ LOOPED = evolve(PLAN, processes=4, has_loops=True)
 PAIRED = evolve(PLAN, has_replicas=True)
 ROOMY = evolve(
     PAIRED, processes=6, locks=6, tries=0.5, ttl=2.0, guard=2.0, long=0.5
-)  # few wait if a lock lets others in
-EAGER = evolve(PLAN, tries=0.8)  # so that one tries while masters have forgotten, and the holder does not know it yet
+)  # few workers wait if a lock lets others in
+EAGER = evolve(PLAN, tries=0.8)  # so that a worker tries while masters have forgotten, and the holder does not know yet
 
 
 @frozen
@@ -71,7 +71,7 @@ CONTROLS = {
 
 
 def run_control(name: str, seed: str) -> Finding:
-    """Runs episodes of this control until one shows what it must, or all that it may take."""
+    """Run episodes of this control until one shows the expected violation, or the allowed number has been run."""
     control, total = CONTROLS[name], Finding()
     for number in range(RARE_EPISODES_MAX if control.is_rare else EPISODES_MAX):
         plan = evolve(control.plan, seed=f"{seed} {name} {number}")

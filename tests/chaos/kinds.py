@@ -1,4 +1,4 @@
-"""A kind of fault, and the book of all kinds: each module of faults enters its own, see `chaos.catalogue`."""
+"""The kinds of fault, and the book of them: each module of faults enters its own, see `chaos.catalogue`."""
 
 import random
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from chaos.field import Blow, Field, FieldPlan
 
 Strike = Callable[[Field, random.Random, Blow], object]
 
-FIND_SECONDS = 1.0  # how long a fault looks for something to strike
+FIND_SECONDS = 1.0  # for which a fault looks for a target
 
 
 @frozen
@@ -17,14 +17,15 @@ class Kind:
     """One kind of fault.
 
     Attributes:
-        bound: within how many seconds of its `anchor` a worker must get the lock; a function of the ttl and the guard.
+        bound: the seconds from its `anchor` within which a worker must get the lock; a function of the ttl and the
+            guard.
         anchor: ``begin`` if the lock must go on under the fault, ``end`` if it may stand still until then.
-        forgets: masters that it strikes have no vote for a while afterwards.
+        forgets: the masters that it strikes have no vote for a while afterwards.
         keeps: it takes no hold away, even without a guard.
         needs_replicas: it moves masters, so each needs a replica.
         lonely: no other fault of masters may come with it: relock promises only for a minority that it does no harm.
         minority: it strikes only a minority of several masters.
-        is_network: the proxies do it.
+        is_network: the proxies carry it out.
         needs_loops: it strikes a process whose workers are tasks of an event loop.
         mutes: the workers of its process can take no lock while it lasts, so a lock that only they want stays free.
         is_inside: it happens inside a process, which must go on with its locks.
@@ -72,17 +73,17 @@ HEARTBEAT_SECONDS = 2.5
 
 
 def lease_bound(ttl: float, guard: float) -> float:
-    """T and a heartbeat."""
+    """Bound of T and a heartbeat."""
     return ttl + POLL_SECONDS
 
 
 def poll_bound(ttl: float, guard: float) -> float:
-    """A heartbeat."""
+    """Bound of one heartbeat."""
     return POLL_SECONDS
 
 
 def guard_bound(ttl: float, guard: float) -> float:
-    """G, longer for clocks that run fast, and a heartbeat."""
+    """Bound of G, which is longer for clocks that run fast, and a heartbeat."""
     return 1.02 * guard + POLL_SECONDS
 
 
@@ -102,7 +103,7 @@ def stuck_bound(ttl: float, guard: float) -> float:
 
 
 def kind(name: str, bound: Callable[[float, float], float], **options: object) -> Callable[[Strike], Strike]:
-    """Makes a function a kind of fault."""
+    """Make a function a kind of fault."""
 
     def keep(strike: Strike) -> Strike:
         KINDS[name] = Kind(name, strike, bound, **options)  # type: ignore[arg-type]
@@ -112,5 +113,5 @@ def kind(name: str, bound: Callable[[float, float], float], **options: object) -
 
 
 def network(name: str) -> Callable[[Strike], Strike]:
-    """Makes a function a kind of fault of the network."""
+    """Make a function a kind of fault of the network."""
     return kind(name, poll_bound, is_network=True)

@@ -15,7 +15,7 @@ from relock import AsyncClient, RelockError
 CANCELLED_PART = 0.1  # of the turns
 CANCELLED_WITHIN_SECONDS = 0.1
 BEGIN_SECONDS = 1.0  # within which a task must have a lock, to block its loop with it
-CARELESS_PART = 0.4  # of the tasks that the end of their loop cancels: these do not release what they have
+CARELESS_PART = 0.4  # of the tasks that the end of their loop cancels: these do not release their locks
 
 
 class TaskTurns(Turns):
@@ -72,7 +72,7 @@ class LoopProcess(Process[AsyncClient]):
         self.is_ending = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = asyncio.Event()
-        self._kept: list[asyncio.Future[None]] = []  # else nothing keeps a task from the garbage collector
+        self._kept: list[asyncio.Future[None]] = []  # else the garbage collector may take a waiting task
         self._stands: tuple[float, float] | None = None  # for how long, and when that was ordered
 
     def _connect(self, nodes: Any, **options: Any) -> AsyncClient:
@@ -99,11 +99,11 @@ class LoopProcess(Process[AsyncClient]):
                 self.is_ending = True
                 return
         end = clock() + TOLD_SECONDS
-        while not self.is_told and clock() < end:  # the loop is told of losses, so it must not end before
+        while not self.is_told and clock() < end:  # the loop must be told of losses before it ends
             await asyncio.sleep(SAMPLE_SECONDS)
 
     def obey(self, order: Any) -> bool:
-        """Do what an order says, on the loop where it strikes that; return whether the process must go on."""
+        """Carry out an order, on the loop if it strikes the loop; return whether the process must go on."""
         match order:
             case {"stand": float(seconds), "inside": True}:
                 self._stands = seconds, clock()
@@ -116,12 +116,12 @@ class LoopProcess(Process[AsyncClient]):
         return True
 
     def _call_on_loop(self, do: Any, *arguments: Any) -> None:
-        with suppress(RuntimeError):  # it ends just now
+        with suppress(RuntimeError):  # the loop ends just now
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(do, *arguments)
 
     def stand_still_inside(self, called: float) -> None:
-        """Block the loop if that was ordered a moment ago: before the caller asked for the lock that it has now."""
+        """Block the loop if that was ordered a moment ago, before the caller asked for its present lock."""
         if self._stands is None or called < self._stands[1]:
             return
         (seconds, ordered_at), self._stands = self._stands, None

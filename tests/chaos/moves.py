@@ -1,10 +1,10 @@
 """The kinds of fault in which masters change their places with their replicas, most of them with connections open.
 
-The planned ones lose nothing, so they must cost no hold, with a guard or without. The others lose what the replica had
-not heard of; there the restart guard must keep everybody out until the leases from before are over.
+A planned move loses nothing, so it must cost no hold, with a guard or without. The other moves lose data that the
+replica had not received. There the restart guard must grant nothing until the leases from before are over.
 
-An old master never takes writes beside the new one here, because relock promises nothing then: it is paused, and before
-it goes on it is a replica, is dead, or has no connections that write.
+An old master never takes writes beside the new one here, because relock promises nothing then. The old master is
+paused, and before it goes on it becomes a replica, dies, or loses the connections that write.
 """
 
 import random
@@ -20,7 +20,7 @@ from chaos.history import clock
 from chaos.kinds import Strike, kind
 from chaos.pairs import Pair
 
-MOVE_SECONDS = 5.0  # by when a waiter that listens at an old master has found the new one
+MOVE_SECONDS = 5.0  # until a waiter that listens at an old master has found the new one
 EARLY_SECONDS = 0.1
 LATE_SECONDS = (0.2, 1.5)
 ALONE_SECONDS = (0.3, 4.0)
@@ -40,10 +40,10 @@ class Way:
 
     Attributes:
         early: the address leads to the replica before that is a master.
-        late: for so many seconds it still leads to the old master.
+        late: for so many seconds the address still leads to the old master.
         kills: the old master ends its connections, except those with a subscription.
         dies: the old master is killed; else it becomes a replica with its connections open.
-        behind: once the replica lacks something, it hears nothing for so many seconds more.
+        behind: once the replica lacks a grant, it hears nothing for so many seconds more.
         quiet: processes without a holder are stopped while the master is a replica, so that they do not see that.
     """
 
@@ -62,7 +62,7 @@ Move = Callable[[Field, Pair, Way, Callable[[], None]], bool]
 
 
 def draw(dice: random.Random) -> Way:
-    """Draws how one move goes."""
+    """Draw how one move goes."""
     when = dice.choice(["early", "at once", "late"])
     return Way(
         early=when == "early",
@@ -78,9 +78,9 @@ def draw(dice: random.Random) -> Way:
 
 
 def move(name: str, *, keeps: bool = False) -> Callable[[Move], Strike]:
-    """Makes a move of one pair a kind of fault, which moves all pairs that it strikes at the same time.
+    """Make a move of one pair a kind of fault, which moves all pairs that it strikes at the same time.
 
-    A move says when its master has moved; the time to the next grant counts from the last of these moments.
+    A move tells when its master has moved; the time to the next grant counts from the last of these moments.
     """
 
     def decorate(do: Move) -> Strike:
@@ -105,7 +105,7 @@ def move(name: str, *, keeps: bool = False) -> Callable[[Move], Strike]:
 
 @move("FAILOVER", keeps=True)
 def fail_over(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> bool:
-    """The servers move the master themselves, by FAILOVER; the address moves before or after that."""
+    """Let the servers move the master themselves, by FAILOVER; the address moves before or after that."""
     if way.early:
         pair.lead()
         time.sleep(EARLY_SECONDS)
@@ -120,7 +120,7 @@ def fail_over(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> 
 
 @move("REPLICAOF by hand", keeps=True)
 def replicate_by_hand(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> bool:
-    """Writes wait, the replica becomes the master, and the master its replica."""
+    """Let writes wait, make the replica the master, and the master its replica."""
     if way.early:
         pair.lead()
     if not _promote_in_step(field, pair):
@@ -136,7 +136,7 @@ def replicate_by_hand(field: Field, pair: Pair, way: Way, moved: Callable[[], No
 
 @move("old master left alone", keeps=True)
 def leave_alone(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> bool:
-    """The old master stays one, and answers its subscribers; connections that write are ended."""
+    """Leave the old master a master, which answers its subscribers; connections that write are ended."""
     if not _promote_in_step(field, pair):
         return False
     pair.lead()
@@ -156,7 +156,7 @@ def _lead_late(pair: Pair, way: Way) -> None:
 
 
 def _promote_in_step(field: Field, pair: Pair) -> bool:
-    """Return whether the replica became the master, with all the data; writes still wait on the old one then."""
+    """Return whether the replica became the master, with all the data; writes still wait on the old master then."""
     pair.stop_writing()
     if not pair.is_in_step():
         pair.write_again()
@@ -169,7 +169,7 @@ def _promote_in_step(field: Field, pair: Pair) -> bool:
 
 @move("failover with lag")
 def fail_over_behind(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> bool:
-    """The replica that becomes the master lacks the latest grants."""
+    """Make a replica the master that lacks the latest grants."""
     pair.cut()
     _fall_behind(field, way)
     if way.dies:
@@ -190,7 +190,7 @@ def fail_over_behind(field: Field, pair: Pair, way: Way, moved: Callable[[], Non
 
 @move("failing back")
 def fail_back(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> bool:
-    """The master becomes the replica of its own replica, which lacks the latest grants, and then the master again."""
+    """Make the master the replica of its own replica, which lacks the latest grants, and then the master again."""
     pair.promote()
     _fall_behind(field, way)
     with ExitStack() as stack:
@@ -204,6 +204,6 @@ def fail_back(field: Field, pair: Pair, way: Way, moved: Callable[[], None]) -> 
 
 
 def _fall_behind(field: Field, way: Way) -> None:
-    """Waits for a grant, which the replica then lacks, and so long that the leases that it knows may end."""
+    """Wait for a grant, which the replica then lacks, and so long that the leases that it knows may end."""
     wait_for_a_grant(field)
     time.sleep(way.behind)

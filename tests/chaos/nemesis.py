@@ -1,4 +1,4 @@
-"""Episodes: workers at work, faults in waves, and then the verdict on all that the workers wrote down."""
+"""Episodes: workers at work, faults in waves, and then the verdict on the histories of the workers."""
 
 import random
 import shutil
@@ -20,8 +20,8 @@ from chaos.verdict import Finding, judge
 from chaos.waiting import wait_until
 
 WARM_UP_SECONDS = 1.0
-FINISH_SECONDS = 60.0  # far beyond every bound: a worker that waits longer waits for ever
-ALONE_PART = 0.6  # the part of the waves in which one fault strikes alone
+FINISH_SECONDS = 60.0  # far beyond every bound: a longer wait would never end
+ALONE_PART = 0.6  # of the waves: one fault strikes alone
 MIXED_MAX = 3
 MINORITY_PART = 0.6
 OVERSLEEP_SECONDS = 0.01
@@ -32,8 +32,8 @@ class Episode:
     """Episode: its faults, their masters and their times; the same seed makes the same choices.
 
     Attributes:
-        kinds: the faults to choose from; all, if it is empty.
-        reach: which part of several masters faults strike; None for now a minority, now a majority.
+        kinds: the faults to choose from; all of them, if it is empty.
+        reach: the part of several masters that faults strike; None for now a minority, now a majority.
         pause: the longest time (s) between two waves of faults.
         calm: for how many seconds nothing strikes at the end.
         first: the faults that come before all others, each once and alone, however long that takes.
@@ -52,7 +52,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "crowded": {"locks": 3, "long": 0.01},  # all workers want the same locks, and every fault may strike
     "busy": {"locks": 48, "crowd": 0.2, "think": 0.0005, "long": 0.001, "is_direct": True},  # many short holds
     "moving": {"locks": 3, "long": 0.02, "has_replicas": True, "caches": 8},  # masters change places with replicas
-    "unguarded": {"locks": 3, "long": 0.02, "has_replicas": True, "guard": 0.0},  # and no grant is lost
+    "unguarded": {"locks": 3, "long": 0.02, "has_replicas": True, "guard": 0.0},  # moves that lose no grant
 }
 PAUSES = {"busy": 3.0}  # between faults; other shapes have shorter ones
 FIRST = {  # the faults that only these shapes have
@@ -62,14 +62,14 @@ FIRST = {  # the faults that only these shapes have
 
 
 def shaped(shape: str, masters: int, seed: str, seconds: float, kinds: Sequence[str] = (), **plan: Any) -> Episode:
-    """An episode of one of the shapes above."""
+    """Return an episode of one of the shapes above."""
     first = () if kinds else FIRST.get(shape, ())
     pause = PAUSES.get(shape, 0.5)
     return Episode(FieldPlan(masters, seed, **SHAPES[shape], **plan), seconds, kinds, pause=pause, first=first)
 
 
 def run(episode: Episode, keep: Path | None = None) -> Finding:
-    """Runs an episode and judges it. If the history is bad, this copies it to the folder `keep`."""
+    """Run an episode and judge it; copy a bad history to the folder `keep`."""
     with Field(episode.plan) as field_, Stalls() as stalls:
         field_.wait_for_workers()
         begin = clock()
@@ -102,7 +102,7 @@ def _keep(field_: Field, finding: Finding, folder: Path) -> None:
 
 
 class Stalls:
-    """Measures how long this process could not run when it should have: all others may be late by as much."""
+    """Stalls of this process, which could not run when it should have: all others may be late by as much."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -139,7 +139,7 @@ class Waves:
         self._first = self.dice.sample(self.episode.first, len(self.episode.first))
 
     def run(self) -> None:
-        """Strikes until the time is over, and all that must come first has come."""
+        """Strike until the time is over, and all faults that must come first have come."""
         end = clock() + self.episode.seconds
         while clock() < end or self._first:
             kinds, blows = self.choose()
@@ -147,7 +147,7 @@ class Waves:
             self._rest(kinds)
 
     def choose(self) -> tuple[list[Kind], list[Blow]]:
-        """The kinds of the next wave, and a blow for each."""
+        """Return the kinds of the next wave, and a blow for each."""
         self.number += 1
         kinds = self._kinds()
         return kinds, [self._blow(kind) for kind in kinds]
@@ -178,7 +178,7 @@ class Waves:
         return Blow(kind.name, reach, tuple(self.dice.sample(masters, self.dice.choice(sizes))), wave=self.number)
 
     def _strike(self, kinds: Sequence[Kind], blows: Sequence[Blow]) -> None:
-        """Strikes all of them at about the same time; returns when all is mended."""
+        """Strike with all faults at about the same time; return when all is mended."""
         self.field_.blows += blows
         threads = []
         for kind, blow in zip(kinds, blows, strict=True):
@@ -204,8 +204,8 @@ class Waves:
         plan = self.episode.plan
         time.sleep(self.dice.uniform(0.0, self.episode.pause))
         if any(kind.lonely for kind in kinds):
-            # A clock may have been ahead. If its master forgot the tokens before the clock shows as much again, tokens
-            # would fall, which is the exception of guarantee 4.
+            # A clock may have been ahead. If its master forgot the tokens before the clock shows that time again,
+            # tokens would fall, which is the exception of guarantee 4.
             time.sleep(LEASES_AHEAD_MAX * plan.ttl)
         if len(kinds) > 1:
             return

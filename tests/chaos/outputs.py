@@ -1,4 +1,4 @@
-"""The kinds of fault inside a process: output that nobody reads, and names of locks by the hundred."""
+"""The kinds of fault inside a process: output that nothing reads, and names of locks by the hundred."""
 
 import random
 import time
@@ -16,7 +16,7 @@ NAMES = 300
 
 @kind("output that nobody reads", lease_bound, anchor="begin", whom="holder", is_inside=True, weight=2.0)
 def block_output(field: Field, dice: random.Random, blow: Blow) -> None:
-    """The log's handler and `on_lost` of a process hang. A stop of the process before gives them something to tell."""
+    """Hang the log's handler and `on_lost` of a process, after a stop of the process that gives them a loss to tell."""
     process = _tell_one(field, dice, blow, {"block": True}, inside=True)
     if process is None:
         return
@@ -30,13 +30,13 @@ def block_output(field: Field, dice: random.Random, blow: Blow) -> None:
 
 @kind("hundreds of other names", poll_bound, anchor="begin", whom="waiter", is_inside=True, weight=2.0)
 def use_names(field: Field, dice: random.Random, blow: Blow) -> None:
-    """A process with a waiting thread uses more names of locks than its caches hold."""
+    """Let a process with a waiting thread use more names of locks than its caches hold."""
     if _tell_one(field, dice, blow, {"names": NAMES}, inside=False) is not None:
         time.sleep(dice.uniform(1.0, 2.0))
 
 
 def _tell_one(field: Field, dice: random.Random, blow: Blow, what: dict[str, Any], *, inside: bool) -> str | None:
-    """Tells one process `what`, and returns it; None, also in the blow, if there is none or it is gone."""
+    """Tell one process `what`, and return its name; None, also in the blow, if there is no process or it is gone."""
     process = choose(field, dice, blow, inside=inside)
     if process is not None and not field.tell(process, what):
         process = blow.process = None

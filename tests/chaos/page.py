@@ -1,6 +1,6 @@
 """The tables of ``docs/results/nemesis.md``, from ``docs/results/chaos.json``: ``python -m chaos.page`` in ``tests``.
 
-They stand in the page itself, between two marks, so that people can read them without a build; a test compares.
+They are in the page itself, between two marks, so that they can be read without a build; a test compares.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ TOTALS = {
 
 
 def rendered(runs: Sequence[Json]) -> str:
-    """The tables."""
+    """Return the tables of all runs."""
     totals = added(runs)
     parts = [_totals(totals), *(_faults(masters, total) for masters, total in totals.items()), _controls(runs)]
     return "\n\n".join([*parts, _runs(runs)])
@@ -93,13 +93,13 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def page_with(page: str, tables: str) -> str:
-    """The page's text, with these tables in it."""
+    """Return the page's text, with these tables in it."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.partition(END)[2]}"
 
 
 def write(result: Path = RESULT, page: Path = PAGE) -> None:
-    """Puts the tables into the page."""
+    """Put the tables into the page."""
     page.write_text(page_with(page.read_text(), rendered(load(result))))
 
 

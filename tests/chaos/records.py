@@ -18,16 +18,16 @@ class Operation:
     """One call of a worker.
 
     Attributes:
-        number: its own, in the whole history.
+        number: its number in the whole history.
         worker: ``process.thread``; it has one call under way at a time.
         lock: the lock's name.
         kind: an acquire or a release.
         level: how many levels the worker had before: 0 makes an acquire the outermost, 1 a release the last.
-        called: when, and `returned`; infinity for a call that never returned.
-        outcome: ``refused`` if another one had the lock; ``failed`` if there was an error; ``unknown`` if the worker
+        called: when it began; `returned` is when it returned, infinity for a call that never did.
+        outcome: ``refused`` if another worker had the lock; ``failed`` if there was an error; ``unknown`` if the worker
             was killed.
-        token: the fencing token after it.
-        count: the hold count after it; None if the hold was lost before the worker could look.
+        token: the fencing token after the call.
+        count: the hold count after the call; None if the hold was lost before the worker could look.
         until: of an outermost acquire: until when its worker believed in the hold: the last deadline (D) that it saw.
         killed: of an outermost acquire: the time of the last event of a worker that was killed in its hold.
     """
@@ -62,8 +62,8 @@ class Write:
     """One write to the fenced store.
 
     Attributes:
-        grant: the number of the outermost acquire that its token comes from.
-        order: its place in the order in which the store judged the writes.
+        grant: the number of the outermost acquire that the token comes from.
+        order: the position of the write among all that the store judged.
     """
 
     worker: str
@@ -92,7 +92,7 @@ class Update:
 
 @frozen
 class Collision:
-    """A holder found the marker of another one, whose outermost acquire was `other`."""
+    """A marker that a holder found of another holder, whose outermost acquire was `other`."""
 
     worker: str
     lock: str
@@ -104,7 +104,7 @@ class Collision:
 
 @frozen
 class Loss:
-    """A process was told that a hold of one of its threads was lost."""
+    """A message to a process that a hold of one of its threads was lost."""
 
     process: str
     lock: str
@@ -115,7 +115,7 @@ class Loss:
 
 @frozen
 class History:
-    """All that happened in an episode."""
+    """The events of an episode."""
 
     operations: Sequence[Operation] = ()
     writes: Sequence[Write] = ()
@@ -127,10 +127,10 @@ class History:
 
 @frozen
 class Violation:
-    """A promise that was broken, in a sentence.
+    """A broken promise, in a sentence.
 
     Attributes:
-        check: which check found it.
+        check: the check that found it.
         at: the moment that it is about.
     """
 

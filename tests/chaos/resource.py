@@ -12,17 +12,17 @@ DIGITS = 20
 
 
 class Counter:
-    """A number in a file. A worker that reads it, thinks and writes it back loses what another one wrote meanwhile."""
+    """A number in a file. Writing a read number back loses every update that another worker made meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
     def read(self) -> int:
-        """The number; 0 if none was written yet."""
+        """Return the number; 0 if none was written yet."""
         return int(os.pread(self._file, DIGITS, 0) or b"0")
 
     def write(self, number: int) -> None:
-        """Writes it, all or nothing, even if SIGKILL comes."""
+        """Write the number, all or nothing, even if SIGKILL comes."""
         os.pwrite(self._file, b"%0*d" % (DIGITS, number), 0)
 
 
@@ -33,7 +33,7 @@ class Marker:
         self._path = path
 
     def put(self, grant: int) -> int | None:
-        """Creates it. If there is one already, takes it over and returns its owner, 0 if that can't be read."""
+        """Create the marker; take an existing one over and return its owner, 0 if the owner can't be read."""
         try:
             self._create(grant)
         except FileExistsError:
@@ -59,30 +59,30 @@ class Marker:
             return 0
 
     def remove(self, grant: int) -> None:
-        """Removes it, if it is still this holder's."""
+        """Remove the marker, if it is still this holder's."""
         if self.owner() == grant:
             self._path.unlink(missing_ok=True)
 
 
 class Store:
-    """Keeps the highest token of each lock and refuses lower ones.
+    """Keeper of the highest token of each lock, which refuses lower ones.
 
-    It must not be in a process that a fault may stop or kill: a judgement that was under way would stop it for all.
+    Its process must not be one that a fault may stop or kill: a write being judged would then block the store for all.
     """
 
     def __init__(self, path: Path) -> None:
         self._judging = threading.Lock()
         self._highest: dict[str, int] = {}
         self._order = 0
-        self.inside: dict[str, str] = {}  # which worker has entered each lock's section, by accepted writes
-        self.entries: dict[str, int] = {}  # how often a worker has entered it
+        self.inside: dict[str, str] = {}  # the worker in each lock's section, by accepted writes
+        self.entries: dict[str, int] = {}  # of workers into each lock's section
         self.path = path
         self._server = _StoreServer(str(path), _Connection)
         self._server.store = self
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def judge(self, lock: str, token: int, worker: str, phase: str) -> tuple[bool, int]:
-        """Return whether a write with this token is accepted, and the write's place in the order of all."""
+        """Return whether a write with this token is accepted, and the write's position among all writes."""
         with self._judging:
             self._order += 1
             accepted = token >= self._highest.get(lock, 0)
@@ -96,7 +96,7 @@ class Store:
             return accepted, self._order
 
     def close(self) -> None:
-        """Ends it."""
+        """End the store."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -108,10 +108,10 @@ class _StoreServer(socketserver.ThreadingUnixStreamServer):
 
 
 class _Connection(socketserver.StreamRequestHandler):
-    """A request and a reply a line."""
+    """A connection on which each request and each reply is a line."""
 
     def handle(self) -> None:
-        """Answers until the client goes."""
+        """Answer until the client closes the connection."""
         assert isinstance(self.server, _StoreServer)
         try:
             for line in self.rfile:
@@ -136,6 +136,6 @@ class StoreClient:
         return accepted, order
 
     def close(self) -> None:
-        """Ends the connection."""
+        """End the connection."""
         self._replies.close()
         self._socket.close()

@@ -28,7 +28,7 @@ def _now() -> str:
 
 
 def commit(root: Path = ROOT) -> str:
-    """The last commit that changed what is tested, with a mark if there are changes since."""
+    """Return the last commit that changed the tested code, with a mark if there are changes since."""
     name = _git(root, "rev-list", "-1", "HEAD", "--", *TESTED)
     return f"{name}-dirty" if _git(root, "status", "--porcelain", "--", *TESTED) else name or "unknown"
 
@@ -57,7 +57,7 @@ class Run:
         return all(total.is_good for total in self.totals.values()) and all(self.controls.values())
 
     def as_json(self) -> Json:
-        """The run as the file keeps it; times in seconds."""
+        """Return the run as the file keeps it; times in seconds."""
         return {
             "commit": self.commit,
             "begun": self.begun,
@@ -85,20 +85,20 @@ def _tally(tally: Tally) -> Json:
 
 
 def load(path: Path) -> list[Json]:
-    """The entries of a file; none, if there is no such file."""
+    """Return the entries of a file; none, if there is no such file."""
     runs: list[Json] = json.loads(path.read_text())["runs"] if path.exists() else []
     return runs
 
 
 def save(run: Run, path: Path) -> None:
-    """Writes the run's entry to the file, in the place of what it wrote before; all or nothing."""
+    """Write the run's entry to the file, in the place of its earlier one; all or nothing."""
     others = [one for one in load(path) if (one["seed"], one["begun"]) != (run.seed, run.begun)]
     path.parent.mkdir(parents=True, exist_ok=True)
     compact.write(path, {"runs": [*others, run.as_json()]})
 
 
 def added(runs: Iterable[Json]) -> dict[int, Json]:
-    """All runs together, by the number of masters: numbers and lists add up, and the longest times stay."""
+    """Return all runs together, by the number of masters: numbers and lists add up, and the longest times stay."""
     totals: dict[int, Json] = {}
     for run in runs:
         for masters, total in run["masters"].items():
@@ -115,7 +115,7 @@ def _sum(one: Any, other: Any, name: str = "") -> Any:
 
 
 def table(totals: Mapping[int, Finding]) -> str:
-    """The faults by kind, for people; times in seconds."""
+    """Return the faults by kind, as a table; times in seconds."""
     lines = [" ".join([f"{'masters: fault':52}", *(f"{head:>8}" for head in (*SUMS, *LARGEST))])]
     for masters, total in totals.items():
         for name, tally in sorted(total.faults.items()):

@@ -1,16 +1,16 @@
-"""Finds workers that wait while others that came later are served, again and again."""
+"""Detection of workers that wait while workers that came later are served, again and again."""
 
 from collections.abc import Iterator, Sequence
 
 from chaos.field import Blow
 from chaos.records import FOREVER, Operation
 
-STARVED_SECONDS = 20.0  # longer than one fault keeps a waiter from its place: its heartbeats find that within 3 s
-OVERTAKEN_MAX = 20  # how many that came later may be served first: masters that forget also forget the queue
+STARVED_SECONDS = 20.0  # longer than one fault keeps a waiter out of the queue: heartbeats restore its place within 3 s
+OVERTAKEN_MAX = 20  # workers that came later and are served first: masters that forget also forget the queue
 
 
 def starved(operations: Sequence[Operation], blows: Sequence[Blow], stall: float, end: float) -> list[str]:
-    """The waits of the workers that starved, in sentences."""
+    """Return the waits of the workers that starved, in sentences."""
     return list(_starved(operations, blows, STARVED_SECONDS + 2 * stall, end))
 
 

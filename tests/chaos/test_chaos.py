@@ -10,7 +10,7 @@ from chaos.nemesis import SHAPES, run, shaped
 from chaos.verdict import summary
 
 SECONDS = float(os.environ.get("RELOCK_CHAOS_SECONDS", "0"))
-LEFT_OUT = [("unguarded", 5)]  # for the time it takes; the long run plays it
+LEFT_OUT = [("unguarded", 5)]  # because of its duration; the long run plays it
 
 pytestmark = pytest.mark.skipif(not SECONDS, reason="needs RELOCK_CHAOS_SECONDS, such as 30")
 

@@ -1,4 +1,4 @@
-"""The history checker finds what is wrong with bad histories, written by hand, and nothing wrong with good ones."""
+"""The history checker finds the violations of bad histories, written by hand, and none in good ones."""
 
 import itertools
 import random
@@ -32,7 +32,7 @@ class Story:
         return History(self.operations, self.writes, self.updates, self.collisions)
 
     def take(self, worker: str, at: float, token: int = 0, **changes: Any) -> Operation:
-        """An acquire: outermost or nested, as the worker's levels say."""
+        """Return an acquire: outermost or nested, as the worker's levels say."""
         level = self._levels.get(worker, 0)
         operation = self._call(worker, "acquire", at, **{"token": token, "level": level, "count": level + 1, **changes})
         if operation.outcome == "ok":
@@ -40,7 +40,7 @@ class Story:
         return operation
 
     def give(self, worker: str, at: float, **changes: Any) -> Operation:
-        """A release of one level."""
+        """Return a release of one level."""
         level = self._levels.get(worker, 0)
         self._levels[worker] = level - 1
         return self._call(worker, "release", at, **{"level": level, "count": level - 1, **changes})
@@ -52,7 +52,7 @@ class Story:
         return operation
 
     def turn(self, worker: str, at: float, token: int, **changes: Any) -> Operation:
-        """A whole hold, from `at` for half a second."""
+        """Return a whole hold, from `at` for half a second."""
         taken = self.take(worker, at, token, **changes)
         self.give(worker, at + 0.4)
         return taken
@@ -102,7 +102,7 @@ def nested_holds(story: Story) -> None:
 
 
 def calls_that_overlap(story: Story) -> None:
-    """Acquires overlap: both began before the first grant; the second is granted while the release is on its way."""
+    """Acquire overlap: both began before the first grant; the second is granted while the release is on its way."""
     story.take("x", 0.0, 5, returned=0.5)
     story.take("y", 0.1, 6, returned=1.05)
     story.give("x", 1.0, returned=1.4)
@@ -110,7 +110,7 @@ def calls_that_overlap(story: Story) -> None:
 
 
 def a_return_that_comes_late(story: Story) -> None:
-    """The first holder learns of its grant after its lease; the second had the lock long before."""
+    """The first holder learns of its grant after its lease; the second one had the lock long before."""
     story.take("x", 0.0, 5, returned=9.0, until=1.0)
     story.give("x", 9.1, outcome="failed")
     story.turn("y", 2.0, 6, until=3.0)
@@ -120,7 +120,7 @@ def a_failed_try(story: Story) -> None:
     story.take("x", 0.0, 5)
     story.take("y", 0.2, outcome="refused", count=0)
     story.give("x", 0.4)
-    story.take("y", 0.6, outcome="refused", count=0)  # another one came first
+    story.take("y", 0.6, outcome="refused", count=0)  # another worker came first
 
 
 def an_unknown_acquire(story: Story) -> None:
@@ -135,7 +135,7 @@ def an_unknown_release(story: Story) -> None:
 
 
 def a_killed_holder(story: Story) -> None:
-    """No other gets the lock before the deadline that the killed holder knew last."""
+    """No other worker gets the lock before the last deadline that the killed holder knew."""
     story.take("x", 0.0, 5, until=1.0, killed=0.3)
     story.take("y", 0.5, 6, returned=1.01)
     story.give("y", 1.2)
@@ -158,7 +158,7 @@ def a_paused_holder_that_finds_out(story: Story) -> None:
 
 
 def a_late_write_that_undoes_an_update(story: Story) -> None:
-    """Holders may read what the one before wrote after its lease."""
+    """Holders may read a number that the one before wrote after its lease."""
     late = story.take("x", 0.0, 5, until=1.0)
     second = story.turn("y", 1.5, 6)
     story.add(second, 1.6, 0)
@@ -215,7 +215,7 @@ def two_holders(story: Story) -> None:
 
 
 def two_holders_before_a_deadline(story: Story) -> None:
-    """The first was killed, or forgotten, and its lease had not run out."""
+    """The first holder was killed, or its hold was forgotten, before its lease had run out."""
     story.take("x", 0.0, 5, until=2.0)
     story.turn("y", 1.0, 6)
 
@@ -319,7 +319,7 @@ def a_nested_release_that_ends_the_hold(story: Story) -> None:
 
 
 def a_stale_write_that_is_accepted(story: Story) -> None:
-    """Stale writes may have the higher token, so that the store can't know."""
+    """Stale writes may have the higher token, so that the store can't know that they are stale."""
     late = story.take("x", 0.0, 9, until=1.0)
     story.write(story.turn("y", 1.5, 8), 1.7)
     story.write(late, 2.5)
@@ -355,7 +355,7 @@ def an_update_lost_although_there_was_a_late_write(story: Story) -> None:
 
 
 def a_marker_of_one_who_holds_the_lock(story: Story) -> None:
-    """The workers wrote down wrongly what they believed, so that only the marker shows it."""
+    """The workers recorded their beliefs wrongly, so that only the marker shows the violation."""
     other = story.take("x", 0.0, 5)
     story.collide(story.take("y", 0.2, 6), 0.4, other)
 
@@ -422,7 +422,7 @@ def a_loss(story: Story) -> Operation:
     [
         (1, {"p1"}, None),
         (0, {"p1"}, "was never told"),
-        (0, {"p2"}, None),  # it was killed, maybe before it could be told
+        (0, {"p2"}, None),  # was killed, maybe before it could be told
         (2, {"p1"}, "was told 2 times"),
     ],
 )
@@ -448,7 +448,7 @@ def test_each_loss_is_told_once(times: int, ended: set[str], sentence: str | Non
 def test_a_hold_that_is_lost_though_nothing_strikes_is_found(
     process: str, since: float, until: float, *, is_found: bool
 ) -> None:
-    """Holds count that began and were over in that time; the moment of the release does not."""
+    """Holds count if they began and were over in that time; the moment of the release does not count."""
     story = Story()
     grant = a_loss(story)
     found = check_kept(story.operations, process, since, until)
@@ -469,9 +469,9 @@ def test_the_order_in_which_a_history_is_written_down_does_not_matter() -> None:
 def test_after_a_promise_ended_others_may_come_and_tokens_still_rise() -> None:
     operations = told(two_holders_before_a_deadline).operations
     assert check(History(without_promise(operations, 0.9))) == []
-    assert check(History(without_promise(operations, 1.2))), "the second came before that"
+    assert check(History(without_promise(operations, 1.2))), "the second grant came before the step"
     falling = told(a_token_that_falls).operations
-    assert check(History(without_promise(falling, 0.3))), "that is promised all the same"
+    assert check(History(without_promise(falling, 0.3))), "rising tokens are promised all the same"
 
 
 # Speed --------------------------------------------------------------------------------------------------------------
@@ -491,7 +491,7 @@ def contended(operations: int, dice: random.Random, workers: int = 12) -> Story:
         if dice.random() < 0.2:
             story.take("trier", now + 0.002, outcome="refused", count=0, returned=now + 0.02)
         now += 0.005
-        if dice.random() < 0.02:  # killed: it comes no more, and another takes its place
+        if dice.random() < 0.02:  # killed: it comes no more, and another one takes its place
             story.operations[story.operations.index(grant)] = evolve(grant, until=now + 0.1, killed=now)
             del free_at[worker]
             free_at[f"w{len(story.operations)}+"] = now
@@ -523,7 +523,7 @@ def test_a_planted_overlap_is_found_in_a_long_history(seed: int) -> None:
 
 
 def some_calls(dice: random.Random) -> list[Operation]:
-    """A few calls at random times with random results; those of a worker do not overlap. Most are bad, some good."""
+    """Return a few calls at random times with random results, most of them bad; those of a worker do not overlap."""
     story, tokens = Story(), dice.sample(range(1, 9), 8)
     for worker in "xyz"[: dice.choice([2, 3])]:
         at = dice.random()
@@ -544,7 +544,7 @@ def some_calls(dice: random.Random) -> list[Operation]:
 
 
 def has_order(operations: list[Operation]) -> bool:
-    """Return whether the model allows any order of the calls; all orders are tried."""
+    """Return whether the model allows any order of the calls, by trying all of them."""
     ends = {number: hold.may_end for number, hold in holds_of(operations).items()}
 
     def go_on(left: frozenset[Operation], holder: Operation | None, levels: int, highest: int) -> bool:

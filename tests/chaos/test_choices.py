@@ -1,4 +1,4 @@
-"""The seed decides what strikes whom, and every kind of fault gets its turn."""
+"""Choices by the seed: it decides which fault strikes which master, and every kind of fault gets its turn."""
 
 import random
 from pathlib import Path
@@ -15,7 +15,7 @@ from chaos.nemesis import SHAPES, Episode, Waves, shaped
 from chaos.records import Operation
 from chaos.verdict import Calls
 
-NO_FIELD = cast(Field, None)  # to choose faults needs none
+NO_FIELD = cast(Field, None)  # choosing faults needs no field
 
 
 def waves(episode: Episode, count: int = 300) -> list[list[Blow]]:
@@ -50,7 +50,7 @@ def test_a_clock_is_set_while_nothing_else_strikes_a_master() -> None:
 
 
 def test_after_a_clock_was_set_nothing_strikes_before_it_is_as_far_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A master that forgets its tokens before that may give smaller ones, as relock's promise allows."""
+    """Masters that forget their tokens before their clock shows that time again may give smaller ones."""
     slept: list[float] = []
     monkeypatch.setattr("chaos.nemesis.time.sleep", slept.append)
     episode = shaped("busy", 1, "a seed", 1.0)

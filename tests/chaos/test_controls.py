@@ -1,4 +1,4 @@
-"""The nemesis finds each lock broken that lacks a safety check. Else it means nothing that it finds relock sound."""
+"""Locks that lack a safety check: the nemesis must find each broken, else its finding relock sound proves nothing."""
 
 import os
 
@@ -15,4 +15,4 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize("name", [name for name, control in CONTROLS.items() if not control.is_rare])
 def test_a_lock_without_this_guard_is_reported_as_broken(name: str, seed: int) -> None:
     finding = run_control(name, str(seed))
-    assert is_found(name, finding), f"seed {seed}: it was not noticed"
+    assert is_found(name, finding), f"seed {seed}: the control is found broken"

@@ -9,7 +9,7 @@ from chaos.records import FOREVER, Operation
 
 
 def told(folder: Path, *, lost_at: float | None = None, is_ended: bool = True) -> Operation:
-    """The hold of a process that was granted it at 1.0, saw it at 2.0 with a deadline of 3.0, and said so."""
+    """Return a hold that was granted at 1.0, whose owner saw at 2.0 a deadline of 3.0, and recorded that."""
     recorder = Recorder(folder / "p4.jsonl", 4)
     number = recorder.call(0, "a", "acquire", 0)
     recorder.returned(number, 1.0, "ok", token=5, count=1, until=2.5)
@@ -46,7 +46,7 @@ def test_each_time_that_a_loss_was_told_is_known(tmp_path: Path) -> None:
     Recorder(tmp_path / "p4.jsonl", 4).write("lost", lock="a", token=5, at=3.5, reason="again")
     history = Reader().read(tmp_path)
     assert [loss.at for loss in history.losses] == [2.4, 3.5]
-    assert history.operations[0].until == 2.0, "the first one counts"
+    assert history.operations[0].until == 2.0, "the first loss counts"
     assert history.ended == {"p4"}
 
 

@@ -1,4 +1,4 @@
-"""Workers that are tasks: their loop ends and begins again under them, and the checker judges what they wrote down."""
+"""Workers that are tasks: their loop ends and begins again under them, and the checker judges their history."""
 
 import asyncio
 from collections.abc import Iterator

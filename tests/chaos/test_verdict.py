@@ -1,4 +1,4 @@
-"""A fault counts if it struck something, and the time to the next grant is measured from when the lock was free."""
+"""Verdicts: a fault counts if it struck something, and the time to the next grant from when the lock was free."""
 
 import subprocess
 from pathlib import Path
@@ -18,7 +18,7 @@ END = 100.0
 
 
 def turn(number: int, worker: str, called: float, begin: float, end: float, **changes: Any) -> list[Operation]:
-    """The calls of a hold from `begin` to `end`, whose acquire was called at `called`."""
+    """Return the calls of a hold from `begin` to `end`, whose acquire was called at `called`."""
     grant = Operation(number, worker, "a", "acquire", called, begin, token=number, count=1, until=end + 0.5)
     return [evolve(grant, **changes), Operation(number + 1, worker, "a", "release", end, end + 0.01, level=1)]
 
@@ -86,7 +86,7 @@ def test_a_worker_without_a_grant_waits_to_the_end() -> None:
 
 @pytest.mark.parametrize(("worker", "is_late"), [("p2.t0", False), ("p3.t0", True)])
 def test_a_lock_that_only_a_blocked_loop_wants_may_stay_free(worker: str, *, is_late: bool) -> None:
-    """The bound is for those who can take it."""
+    """The bound holds only for workers that can take the lock."""
     stuck = Operation(5, "p2.t1", "a", "acquire", 2.6, 14.5, outcome="refused")
     operations = [*turn(1, "p1.t0", 1.0, 2.0, 4.0), *turn(3, worker, 2.5, 14.0, 15.0), stuck]
     struck = blow("loop blocked in a wait", 3.0, 13.9, masters=(), process="p2", reach="waiter")
@@ -105,7 +105,7 @@ def test_if_masters_moved_the_time_counts_from_then() -> None:
 def test_a_fault_that_came_before_the_next_grant_and_within_the_bound_may_delay_it_too(
     begins: float, granted: float, *, is_late: bool
 ) -> None:
-    """A wave of several faults does not wait for their effect. But a stuck lock is not excused by more faults."""
+    """Waves of several faults do not wait for their effect, but more faults are no excuse for a stuck lock."""
     operations = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 2.5, granted, granted + 1)
     first = [blow("masters stopped", 3.0, 3.5, wave=1), blow("lost replies", 3.1, 3.5, wave=1)]
     finding = verdict(operations, *first, blow("waiter stopped", begins, 16.5, masters=(), process="p2", wave=2))
@@ -114,7 +114,7 @@ def test_a_fault_that_came_before_the_next_grant_and_within_the_bound_may_delay_
 
 
 def crowd(count: int) -> list[Operation]:
-    """Return so many turns, of half a second each, of one worker that comes again and again."""
+    """Return so many turns of one worker that comes again and again, of half a second each."""
     turns = [turn(10 + 2 * i, "p1.t0", 2.0 + 0.5 * i, 2.1 + 0.5 * i, 2.4 + 0.5 * i) for i in range(count)]
     return [operation for one in turns for operation in one]
 
@@ -141,7 +141,7 @@ def test_a_hold_is_not_lost_beside_output_that_nobody_reads() -> None:
     unread = blow("output that nobody reads", 1.0, 9.0, masters=(), process="p1", calm_from=3.0)
     assert {one.check for one in verdict(operations, unread).violations} == {"kept"}
     together = verdict(operations, unread, blow("FLUSHALL", 3.0, 3.1))
-    assert together.violations == [], "that may take it away"
+    assert together.violations == [], "the other fault may take the hold away"
 
 
 def test_a_fault_that_had_to_strike_and_did_not_is_named() -> None:

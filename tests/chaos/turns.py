@@ -1,7 +1,8 @@
-"""The turns that one worker takes, a thread or a task: each takes a lock, works with what it protects, and releases it.
+"""The turns that one worker takes, a thread or a task: each takes a lock, uses the protected resource, and releases it.
 
-What may wait is awaited. For a thread it blocks instead, and the coroutine of its turns never suspends; so threads and
-tasks do the same, and one checker judges both. A task may be cancelled anywhere: then it gives back what it has.
+Every call that may wait is awaited. In a thread such a call blocks instead, and the coroutine of its turns never
+suspends. So threads and tasks do the same, and one checker judges both. A task may be cancelled anywhere: then it gives
+back its levels.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ AnyLock = Lock | AsyncLock
 
 
 class Turns:
-    """One worker. `ThreadTurns` and `chaos.loop_worker.TaskTurns` say how it waits."""
+    """One worker. `ThreadTurns` and `chaos.loop_worker.TaskTurns` define how it waits."""
 
     def __init__(self, process: "Process[Any]", number: int) -> None:
         self._process = process
@@ -50,7 +51,7 @@ class Turns:
         return True
 
     def _compute(self, called: float) -> None:
-        """Keep the whole process from going on, if it was told to; the worker has a lock that it asked for then."""
+        """Keep the whole process from going on, if that was ordered before the worker asked for its present lock."""
 
     async def run(self) -> None:
         """Take turns until the process is told to stop."""
@@ -94,7 +95,7 @@ class Turns:
             self._recorder.returned(number, clock(), "failed", why=type(error).__name__)
             return None
         except asyncio.CancelledError:
-            self._recorder.returned(number, clock(), "failed", why="cancelled")  # it leaves nothing
+            self._recorder.returned(number, clock(), "failed", why="cancelled")  # a cancelled acquire leaves nothing
             raise
 
     def _choose(self) -> str:
@@ -119,7 +120,7 @@ class Turns:
             self._recorder.returned(number, clock(), "failed", why="LockLostError")
             self._process.found_lost.add((lock.name, token))
         except asyncio.CancelledError:
-            self._recorder.returned(number, clock(), "ok", count=levels(lock))  # it is carried out nevertheless
+            self._recorder.returned(number, clock(), "ok", count=levels(lock))  # a release is done nevertheless
             raise
         else:
             self._recorder.returned(number, clock(), "ok", count=levels(lock))
@@ -146,7 +147,7 @@ class Turns:
             await self._sleep(self._dice.uniform(0.0, LATE_SECONDS))  # so that a newer holder has been here
 
     def _see(self, lock: AnyLock, grant: int) -> bool:
-        """Write down until when the worker believes in its hold; return whether it does."""
+        """Record until when the worker believes in its hold; return whether it does."""
         at, until = clock(), believed(lock)
         if until is None:
             self._recorder.write("gone", grant=grant, at=at)
@@ -233,7 +234,7 @@ def levels(lock: AnyLock) -> int | None:
 
 
 def believed(lock: AnyLock) -> float | None:
-    """Return until when the caller's hold is surely valid; None if it is not. It reads the clock first: a bit early."""
+    """Return a time until which the caller's hold is surely valid, a bit early; None if the hold is not valid."""
     now = clock()
     left = lock.remaining()
     return now + left if left > 0 else None

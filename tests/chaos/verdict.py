@@ -16,7 +16,7 @@ from chaos.kinds import POLL_SECONDS
 from chaos.records import FOREVER, History, Operation, Violation
 from chaos.starved import starved
 
-SLACK_SECONDS = 2.0  # for processes that start, and for busy machines; measured stalls come on top
+SLACK_SECONDS = 2.0  # for processes that start, and for busy machines; measured stalls are added
 RENEW_PART = 3  # a hold is renewed after a third of its lease
 STALL_PART = 0.25  # of a lease: if the machine stands still for that long, a hold may be lost without a fault
 REATTACH_SECONDS = 1.0  # until a restarted master has its replica, and with it another id: its guard begins anew
@@ -34,7 +34,7 @@ class Tally:
         missed: how many did not.
         holds, waits, renewals: how many of each they struck.
         alone: how many of those that struck came alone, so that they alone delayed the next grant.
-        longest: the longest time to the next grant, and `bound` its bound; for several at once, the largest bound.
+        longest: the longest time to the next grant; `bound` is its bound, for several faults at once the largest.
     """
 
     struck: int = 0
@@ -47,7 +47,7 @@ class Tally:
     bound: float = 0.0
 
     def add(self, other: "Tally") -> None:
-        """Return both together."""
+        """Return the sum of both."""
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.longest, self.bound = max(self.longest, other.longest), max(self.bound, other.bound)
@@ -61,7 +61,7 @@ class Finding:
         contended: the acquires that had to wait for another hold.
         late: the waits that were longer than they may be, in sentences.
         late_refused: writes after D that the store refused.
-        late_harmless: writes after D that it took, because no newer holder had written yet.
+        late_harmless: writes after D that the store took, because no newer holder had written yet.
         stall: the longest time for which the machine itself stood still.
         expected: the kinds of fault that had to strike, whatever chance drew.
     """
@@ -100,7 +100,7 @@ class Finding:
         return sum(tally.struck for name, tally in self.faults.items() if name != MIXED)
 
     def add(self, other: "Finding") -> None:
-        """Return both together."""
+        """Return the sum of both."""
         for name in NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.stall = max(self.stall, other.stall)
@@ -115,7 +115,7 @@ class Finding:
 
 
 def judge(plan: FieldPlan, history: History, blows: Sequence[Blow], stall: float, end: float) -> Finding:
-    """The finding on one episode, whose faults were over by `end`."""
+    """Return the finding on one episode, whose faults were over by `end`."""
     operations = history.operations
     signals = [*check_told(history), *_kept(plan, operations, blows, stall)]
     for step in sorted(step for blow in blows for step in blow.steps):
@@ -132,7 +132,7 @@ def judge(plan: FieldPlan, history: History, blows: Sequence[Blow], stall: float
 
 
 def _kept(plan: FieldPlan, operations: Sequence[Operation], blows: Sequence[Blow], stall: float) -> list[Violation]:
-    """The holds that were lost without a fault that may take one away, and without a stall of the machine."""
+    """Return the holds that were lost without a fault that may take one away, and without a stall of the machine."""
     alone = Counter(blow.wave for blow in blows)
     if stall > plan.ttl * STALL_PART:
         return []
@@ -155,7 +155,7 @@ def _count_late_writes(history: History, finding: Finding) -> None:
 
 
 def holds_of_all(operations: Sequence[Operation]) -> Holds:
-    """The holds of all locks, by the number of their grants."""
+    """Return the holds of all locks, by the number of their grants."""
     by_lock: dict[str, list[Operation]] = defaultdict(list)
     for operation in operations:
         by_lock[operation.lock].append(operation)
@@ -174,7 +174,7 @@ class Calls:
         self._ends = list(accumulate((one.returned for one in self.all), max))  # no call before this one ends later
 
     def under_way(self, moment: float) -> list[Operation]:
-        """The calls that began before `moment`, and returned then or later."""
+        """Return the calls that began before `moment`, and returned then or later."""
         first, last = bisect_left(self._ends, moment), bisect_left(self._called, moment)
         return [one for one in self.all[first:last] if one.returned >= moment]
 
@@ -188,7 +188,7 @@ class Wait(NamedTuple):
 
 
 class Timeline:
-    """Timeline of an episode whose faults were over by `end`: it tells what was under way at a moment."""
+    """Timeline of an episode whose faults were over by `end`: it tells which calls were under way at a moment."""
 
     def __init__(self, operations: Sequence[Operation], ttl: float, end: float) -> None:
         self._ttl, self._end = ttl, end
@@ -227,9 +227,9 @@ class Timeline:
         return blow.process is None or operation.worker.startswith(f"{blow.process}.")
 
     def locks_of(self, blow: Blow) -> list[str]:
-        """The locks whose next grant a fault of this kind may delay.
+        """Return the locks whose next grant a fault of this kind may delay.
 
-        For a fault of a holder, they are the locks that it held; for those on which its process waited, it counts as a
+        A fault of a holder delays the locks that it held; on the locks for which its process waited, it counts as a
         fault of a waiter.
         """
         if blow.reach != "holder":
@@ -238,16 +238,15 @@ class Timeline:
         return sorted(held - {one.lock for one in self._open_waits(blow)})
 
     def waits(self, locks: Iterable[str], since: float, until: float, mute: frozenset[str] = frozenset()) -> list[Wait]:
-        """The waits for free locks, from `since` to the first grant of each after `until`.
+        """Return the waits for free locks, from `since` to the first grant of each after `until`.
 
-        A lock counts as free from the moment when its holder began to give it back, or when its lease was over, or when
-        the holder was last seen alive. What the `mute` processes ask for by then counts for nothing: they can take no
-        lock.
+        A lock counts as free from the moment when its holder began to release it, or when its lease was over, or when
+        the holder was last seen alive. Requests of the `mute` processes do not count, because they can take no lock.
         """
         return [self._wait(lock, i, since, mute) for lock in locks for i in self._within(lock, since, until)]
 
     def _within(self, lock: str, since: float, until: float) -> range:
-        """The indices of the grants to look at; the one after the last stands for a grant that never came."""
+        """Return the indices of the grants to look at; the one after the last stands for a grant that never came."""
         times = self._times[lock]
         return range(bisect_right(times, since), min(bisect_right(times, until), len(times)) + 1)
 
@@ -284,7 +283,7 @@ def _count_faults(plan: FieldPlan, timeline: Timeline, blows: Sequence[Blow], fi
 def _count_waits(
     plan: FieldPlan, timeline: Timeline, wave: Sequence[Blow], later: Sequence[Blow], finding: Finding
 ) -> None:
-    """The time to the next grant against its bound; several at once may take all their bounds together.
+    """Set the time to the next grant against its bound; several faults at once may take all their bounds together.
 
     A fault of a later wave is one of several, too, if it came before that grant and within the bound.
     """
@@ -315,7 +314,7 @@ def _name(plan: FieldPlan, blow: Blow) -> str:
 
 
 def _bound(plan: FieldPlan, blow: Blow) -> tuple[float, float]:
-    """Return the seconds within which the next grant must come, and from when on they count."""
+    """Return the seconds within which the next grant must come, and the moment from which they count."""
     kind = KINDS[blow.kind]
     if blow.reach == "minority":
         return POLL_SECONDS, blow.begin
@@ -327,7 +326,7 @@ def _bound(plan: FieldPlan, blow: Blow) -> tuple[float, float]:
 
 
 def summary(findings: Iterable[tuple[str, Finding]]) -> str:
-    """Return the verdict for people."""
+    """Return the verdict as text."""
     return "\n".join(f"{name}: {_line(finding)}" for name, finding in findings)
 
 

@@ -1,4 +1,4 @@
-"""Waits for something that is about to happen, but not for ever."""
+"""A wait for something that is about to happen, with a limit."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ LOOK_SECONDS = 0.005
 
 
 def wait_until(predicate: Callable[[], object], seconds: float) -> bool:
-    """Looks until `predicate` is true, for so many seconds at most; returns whether it was."""
+    """Look until `predicate` is true, for so many seconds at most; return whether it was."""
     end = clock() + seconds
     while not predicate():
         if clock() > end:

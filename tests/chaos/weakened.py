@@ -1,6 +1,6 @@
-"""CONTROLS ONLY: takes safety checks out of relock in a worker's own process, to show that the nemesis notices.
+"""CONTROLS ONLY: take safety checks out of relock in a worker's own process, to show that the nemesis notices.
 
-The package itself stays as it is: this replaces code only in the memory of a worker that was told to.
+The package itself stays as it is: code is replaced only in the memory of a worker that was told to.
 """
 
 import itertools
@@ -18,7 +18,7 @@ STALLED_SECONDS = 0.1
 
 
 def guard(name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Registers the function that takes this safety check out."""
+    """Register the function that takes this safety check out."""
 
     def keep(take_out: Callable[[], None]) -> Callable[[], None]:
         GUARDS[name] = take_out
@@ -28,14 +28,14 @@ def guard(name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
 
 
 def _replace(where: object, name: str, by: object) -> None:
-    """Replaces an attribute, which must be there: a control that is out of date would show nothing."""
+    """Replace an attribute, which must be there: a control that is out of date would show nothing."""
     getattr(where, name)
     setattr(where, name, by)
 
 
 @guard("validity")
 def believe_for_ever() -> None:
-    """A hold is never over before its holder releases it: the client never compares the clock with its deadline."""
+    """Let no hold be over before its holder releases it: the client never compares the clock with its deadline."""
     from relock._core.hold import Hold
 
     def no_reason(hold: Hold, now: float) -> None:
@@ -50,9 +50,9 @@ def believe_for_ever() -> None:
 
 @guard("one attempt")
 def send_again() -> None:
-    """The client opens a broken connection again without a word, and resends what had no reply: redis-py's retries.
+    """Let the client open a broken connection again silently, and resend requests without a reply: redis-py's retries.
 
-    It then believes that the new connection leads to the same incarnation as before, and tells the scripts so.
+    The client then believes that the new connection leads to the same incarnation as before, and tells the scripts so.
     """
     from relock import _scripts
     from relock._core.asking import Round
@@ -110,7 +110,7 @@ def send_again() -> None:
 
 @guard("sockets that prove what they are")
 def believe_sockets() -> None:
-    """The client believes that a socket leads to the same server as when it was opened, however long ago that was."""
+    """Let the client believe that a socket leads to the same server as when it was opened, however long ago."""
     from relock import _scripts
 
     _replace(_scripts, "_fragment", _never_asking(_scripts._fragment))
@@ -118,7 +118,7 @@ def believe_sockets() -> None:
 
 
 def _never_asking(fragment: Callable[[Path, str, str | None], str]) -> Callable[[Path, str, str | None], str]:
-    """The scripts' parts, without the question what the server is."""
+    """Return the fragments of the scripts without the check of the server's incarnation."""
 
     def changed(folder: Path, name: str, piece: str | None = None) -> str:
         text = fragment(folder, name, piece)
@@ -132,7 +132,7 @@ def _never_asking(fragment: Callable[[Path, str, str | None], str]) -> Callable[
 
 @guard("subscriptions that move")
 def stay_subscribed() -> None:
-    """A subscription stays where it was, and the client takes the grants that it hears there for the master's."""
+    """Let a subscription stay where it was; the client takes the grants that it hears there for the master's."""
     from relock._runtime.wakeups.subscription import Subscription
 
     granted_at = Subscription.granted_at
@@ -150,32 +150,32 @@ def stay_subscribed() -> None:
 
 @guard("a thread for the log")
 def log_on_the_spot() -> None:
-    """Handlers of the log run on the thread that logs."""
+    """Run handlers of the log on the thread that logs."""
     from relock._runtime.background.telling import Log
 
     def on_the_spot(log: Log, tell: Callable[[Any], object], value: object, *, is_ordinary: bool = False) -> None:
         tell(value)
 
-    Log.hand = on_the_spot  # type: ignore[assignment]  # as all queues have it; only the log's is replaced
+    Log.hand = on_the_spot  # type: ignore[assignment]  # all queues have `hand`; only the log's is replaced
 
 
 @guard("one name for each hold")
 def name_threads() -> None:
-    """All holds of a thread have the same name on the masters, so that a late release of one ends another."""
+    """Give all holds of a thread the same name on the masters, so that a late release of one ends another."""
     from relock._runtime.wakeups.hub import AnyHub, Hub
 
     def draw_names(hub: AnyHub) -> None:
         def name(_: int) -> bytes:
             return b"%bthread%x" % (hub.owner_head, threading.get_ident())
 
-        hub.names = map(name, itertools.count())  # as threads share it, it must be no generator
+        hub.names = map(name, itertools.count())  # not a generator, because threads share it
 
     _replace(Hub, "draw_names", draw_names)
 
 
 @guard("one owner for each task")
 def share_holds_among_tasks() -> None:
-    """All tasks of a process are one owner, as if its loop's thread were it: each comes in on top of the others."""
+    """Make all tasks of a process one owner, as if their loop's thread were it: each enters on top of the others."""
     from relock import _owner, aio_lock
 
     def anybody() -> _owner.Owner:
@@ -186,7 +186,7 @@ def share_holds_among_tasks() -> None:
 
 @guard("threads that renew for tasks")
 def renew_on_the_loop() -> None:
-    """The holds of tasks are renewed only while their loop turns, as by a library that renews in a task."""
+    """Renew the holds of tasks only while their loop turns, as a library does that renews in a task."""
     from relock._core.pulse import Pulse
 
     def stands_still(pulse: Pulse, limit: float) -> None:

@@ -1,8 +1,8 @@
 """One process of the nemesis' workload: ``python -m chaos.worker JOB``, until ``"stop"`` comes on stdin, or its end.
 
-Its threads, or the tasks of its event loop, take and release locks around the protected resource, and write down every
-call and every return. A worker whose hold was lost makes one more write with its old token, like a program that had
-checked its hold just before: the store must refuse it.
+Its threads, or the tasks of its event loop, take and release locks around the protected resource, and record every call
+and every return. A worker whose hold was lost makes one more write with its old token, like a program that had checked
+its hold just before: the store must refuse that write.
 """
 
 import itertools
@@ -40,7 +40,7 @@ class Job:
         long: how often a hold is a long one that must be renewed.
         nested: how often a hold has a nested one.
         tries: how often an acquire waits for a moment only, or not at all.
-        caches: how many entries each cache of relock may have, or None for as many as it likes.
+        caches: the number of entries that each cache of relock may have, or None for relock's own bound.
         has_loop: its workers are tasks of an event loop, instead of threads.
         weakened: the guard that is taken out (see `chaos.weakened`), or None.
     """
@@ -101,7 +101,7 @@ class Process(ABC, Generic[ClientT]):
 
     @abstractmethod
     def use_names(self, count: int) -> None:
-        """Begin to take and release so many locks that nobody else wants, each once."""
+        """Begin to take and release so many locks that no other worker wants, each once."""
 
     def _lost(self, loss: Loss) -> None:
         self.recorder.write("lost", lock=loss.lock, token=loss.token, at=clock(), reason=loss.reason)
@@ -122,10 +122,10 @@ class Process(ABC, Generic[ClientT]):
         self.recorder.write("ended", at=clock())
 
     def end(self) -> None:
-        """Wake the workers, which are to stop, where that is needed."""
+        """Wake the workers, which are to stop, if they need it."""
 
     def obey(self, order: Any) -> bool:
-        """Do what an order says; return whether the process must go on."""
+        """Carry out an order; return whether the process must go on."""
         match order:
             case {"block": bool(is_blocked)}:
                 (self.output.block if is_blocked else self.output.read_again)()
@@ -136,7 +136,7 @@ class Process(ABC, Generic[ClientT]):
         return True
 
     def next_name(self) -> str:
-        """Return the name of a lock that nobody else wants."""
+        """Return the name of a lock that no other worker wants."""
         return f"p{self.job.process}-name-{next(self._names)}"
 
     @property
@@ -145,7 +145,7 @@ class Process(ABC, Generic[ClientT]):
         return self.found_lost <= self.told
 
     def _hear_of_losses(self) -> None:
-        """Wait until the callback has been told of all losses; the judge will miss those that do not come."""
+        """Wait until the callback has been told of all losses; the verdict misses those that are not told."""
         end = clock() + TOLD_SECONDS
         while not self.is_told and clock() < end:
             time.sleep(SAMPLE_SECONDS)
@@ -159,7 +159,7 @@ class ThreadProcess(Process[Client]):
 
     def _lost(self, loss: Loss) -> None:
         super()._lost(loss)
-        self.output.write()  # a loop's callback must not wait, for it is the loop that would
+        self.output.write()  # a loop's callback must not block its loop
 
     def start(self) -> Sequence[threading.Thread]:
         """Start the workers; return their threads."""
@@ -184,7 +184,7 @@ class ThreadProcess(Process[Client]):
 
 
 class Output(logging.Handler):
-    """A log, and other output of a callback, that nobody reads at times: a thread that writes then waits."""
+    """A log, and other output of a callback, that nothing reads at times: a thread that writes then waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,15 +196,15 @@ class Output(logging.Handler):
         self.write()
 
     def write(self) -> None:
-        """Waits until somebody reads."""
+        """Wait until the output is read."""
         self._is_read.wait()
 
     def block(self) -> None:
-        """Let nobody read any more."""
+        """Stop reading the output."""
         self._is_read.clear()
 
     def read_again(self) -> None:
-        """Let a reader go on."""
+        """Read the output again."""
         self._is_read.set()
 
 
