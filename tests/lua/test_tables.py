@@ -1,6 +1,6 @@
 """The scripts as tables: a state, a call, the reply, the new state. On fakeredis and on real servers alike.
 
-Times: a row gives scores and deadlines relative to the master's clock, which is read just before.
+Times: the scores and deadlines of a row are relative to the master's clock, which is read just before.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +42,7 @@ class Master:
 
     redis: Any
     subscribers: list[Any] = Factory(list)
-    incarnation: bytes = b"this"  # what it says that it is; fakeredis says nothing
+    incarnation: bytes = b"this"  # the incarnation that it tells; fakeredis tells none
 
     def now_us(self) -> int:
         seconds, micros = self.redis.time()
@@ -68,12 +68,12 @@ class Master:
         given = {**connection, **arguments}
         given["not_after_us"] = b"%016d" % given["not_after_us"]
         if guarded:
-            given["incarnation"] += b"?%016d" % 0  # it was long ago that a vote was written on this socket
+            given["incarnation"] += b"?%016d" % 0  # the last vote on this socket was long ago
         ordered = [given[p.name] for p in script.arguments if p.name != "..."]
         keys = [getattr(KEYS, p.name) for p in script.keys if guarded or not p.optional]
         reply = self.redis.eval(script.source, len(keys), *keys, *ordered, *rest)
         found: list[Any] = as_list(reply)
-        assert isinstance(reply, bytes) is (found[0] in script.in_words), "in the form that the header has"
+        assert isinstance(reply, bytes) is (found[0] in script.in_words), "the reply has the form that the header names"
         return found
 
     def listen(self, client: str) -> None:
@@ -96,14 +96,14 @@ class Master:
 
     def queue(self) -> list[bytes]:
         waiting: list[bytes] = self.redis.zrange(KEYS.queue, 0, -1)
-        assert set(waiting) == set(self.redis.zrange(KEYS.waiters, 0, -1)), "queue and waiters name the same"
+        assert set(waiting) == set(self.redis.zrange(KEYS.waiters, 0, -1)), "queue and waiters have the same names"
         return waiting
 
 
 @pytest.fixture(params=["fakeredis", "server"])
 def master(request: pytest.FixtureRequest) -> Iterator[Master]:
     if request.param == "fakeredis":
-        client: Any = fakeredis.FakeRedis()  # a server of its own, so that no script poisons another test's
+        client: Any = fakeredis.FakeRedis()  # a server for each test, so that no script poisons another test's
     else:
         client = redis.Redis.from_url(request.getfixturevalue("server").url)
         client.flushall()
@@ -116,7 +116,7 @@ def master(request: pytest.FixtureRequest) -> Iterator[Master]:
 
 @pytest.fixture
 def real(server: Server) -> Iterator[Master]:
-    """A real server, for scripts that ask it what it is."""
+    """A real server, for scripts that ask for its incarnation."""
     with closing(redis.Redis.from_url(server.url)) as client:
         client.flushall()
         info = client.info()
@@ -165,7 +165,7 @@ def test_acquire_gives_a_token_above_one_that_is_ahead_of_the_clock(master: Mast
     master.put(State(token=ahead))
     assert acquire(master)[2] == ahead + 1
     assert int(master.redis.get(KEYS.token)) == ahead + 1
-    assert master.redis.pttl(KEYS.token) > 3_590_000 + LEASE_MS, "it is remembered until the clock has passed it"
+    assert master.redis.pttl(KEYS.token) > 3_590_000 + LEASE_MS, "the token is kept until the clock has passed it"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_acquire_is_refused_while_somebody_has_it(master: Master, state: State, 
     status, _, pttl_ms, *rest = acquire(master)
     assert (status, rest) == (b"refused", reply)
     assert 0 < pttl_ms <= LEASE_MS
-    assert master.queue() == state.queue, "it never queues"
+    assert master.queue() == state.queue, "an acquire never queues"
 
 
 def test_a_refused_acquire_takes_nothing_from_the_hash_of_another_program(master: Master) -> None:
@@ -216,7 +216,7 @@ def test_acquire_leaves_a_free_lock_to_the_first_who_listens_and_wakes_it(master
 def test_acquire_passes_over_waiters_that_nobody_listens_for(master: Master) -> None:
     master.put(State(queue=[YOU, THEY]))
     assert acquire(master)[0] == b"granted"
-    assert master.queue() == [YOU, THEY], "they may be alive all the same: they keep their places"
+    assert master.queue() == [YOU, THEY], "waiters that may be alive keep their places"
 
 
 def test_acquire_removes_waiters_that_are_overdue_although_they_listen(master: Master) -> None:
@@ -331,7 +331,7 @@ def test_release_wakes_the_first_that_listens_past_any_number_of_dead(master: Ma
 
 
 GRANTEE = b"you:1@3000"
-HOLDER = b"me:0123456789abcdef0123@3000~4"  # its uuid ends with the 16 characters that name what it makes room for
+HOLDER = b"me:0123456789abcdef0123@3000~4"  # its uuid ends with the 16 characters that name the next hold
 HANDED = b"you:1@3000~456789abcdef0123.1"
 
 
@@ -344,7 +344,7 @@ def test_release_gives_the_lock_to_the_head_if_that_takes_grants(master: Master)
     assert status == b"released"
     assert before <= now_us <= master.now_us()
     assert master.holder() == {HANDED: b"1"}
-    assert 2_000 < master.redis.pttl(KEYS.lock) <= 3_000, "the lease that the waiter's name says"
+    assert 2_000 < master.redis.pttl(KEYS.lock) <= 3_000, "the lease of the waiter's name"
     assert master.queue() == [THEY]
     token = int(master.redis.get(KEYS.token))
     assert token == now_us
@@ -365,7 +365,7 @@ def test_release_gives_the_lock_to_the_first_that_listens_past_the_dead(master: 
     release(master, HOLDER)
     (holder,) = master.holder()
     assert holder.startswith(GRANTEE + b"~")
-    assert master.queue() == [b"dead:1@3000"], "it may be alive all the same: it keeps its place"
+    assert master.queue() == [b"dead:1@3000"], "a waiter that may be alive keeps its place"
 
 
 def test_a_dead_waiter_looks_alive_to_a_release_while_somebody_else_watches_the_channels(master: Master) -> None:
@@ -401,7 +401,7 @@ def test_no_two_that_are_told_have_one_token(master: Master) -> None:
     master.listen("you")
     before_us = release(master, HOLDER)[1]
     (token,) = [int(message.split()[3]) for message in master.woken()]
-    assert token == before_us + 3, "one for each time that a client was told before it, and the first is told twice"
+    assert token == before_us + 3, "one more for each message before it, and the first waiter gets two"
     assert int(master.redis.get(KEYS.token)) == token
 
 
@@ -429,7 +429,7 @@ def test_release_only_wakes_a_head_that_takes_no_grants(master: Master) -> None:
     ids=["not to be handed", "too late", "no vote"],
 )
 def test_release_only_wakes(real: Master, how: dict[str, Any]) -> None:
-    """One that comes late, or on a master that may have forgotten a hold, gives nobody anything."""
+    """A late release, or one on a master that may have forgotten a hold, gives the lock to no waiter."""
     acquire(real, HOLDER)
     real.redis.zadd(KEYS.queue, {GRANTEE: 1})
     real.redis.zadd(KEYS.waiters, {GRANTEE: FAR})
@@ -440,7 +440,7 @@ def test_release_only_wakes(real: Master, how: dict[str, Any]) -> None:
 
 
 def test_release_only_wakes_where_nobody_counts_who_listens(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Cluster's PUBLISH counts one node's: whoever comes first in the queue may be dead, and would have the lock."""
+    """A Cluster's PUBLISH counts the listeners of one node, so a dead first waiter looks like a live one."""
     acquire(master, HOLDER)
     master.redis.zadd(KEYS.queue, {GRANTEE: 1})
     master.redis.zadd(KEYS.waiters, {GRANTEE: FAR})
@@ -457,7 +457,7 @@ FORBID = {"no command": ["allchannels", "-publish"], "no channel": ["resetchanne
 
 @pytest.fixture(params=FORBID)
 def mute(request: pytest.FixtureRequest, server: Server) -> Iterator[Master]:
-    """A real server that refuses the scripts' messages; somebody with all rights has put its state there."""
+    """A real server that refuses the scripts' messages; a client with all rights has put its state there."""
     server.cli("ACL", "SETUSER", "mute", "reset", "on", ">x", "~*", "+@all", *FORBID[request.param])
     with closing(redis.Redis.from_url(server.url)) as admin, closing(redis.Redis.from_url(server.url)) as client:
         admin.flushall()
@@ -467,7 +467,7 @@ def mute(request: pytest.FixtureRequest, server: Server) -> Iterator[Master]:
 
 
 def listening(server: Server, name: str) -> Any:
-    """Yield what a client that may listen hears."""
+    """Return a context manager that keeps a client with all rights subscribed to its channel."""
     client: Any = redis.Redis.from_url(server.url)
     subscriber = client.pubsub()
     subscriber.subscribe(f"lock:client:{name}")
@@ -487,13 +487,13 @@ def test_a_release_whose_message_is_refused_is_done_and_the_next_one_keeps_its_p
     mute.put(State(holder={HOLDER: 1}, queue=queue))
     with listening(server, "you"), listening(server, "they"):
         assert release(mute, HOLDER, fence=fence)[0] == b"released"
-        assert mute.holder() == {}, "a waiter that was not told does not have it"
+        assert mute.holder() == {}, "a waiter without a message has no hold"
         assert mute.queue() == queue
         assert int(mute.redis.get(KEYS.token) or 0) >= fence
         assert release(mute, HOLDER, fence=fence)[0] == b"absent"
-        assert acquire(mute, b"other:1")[:1] == [b"refused"], "nobody passes the first one"
+        assert acquire(mute, b"other:1")[:1] == [b"refused"], "no newcomer passes the first waiter"
         client = queue[0].partition(b":")[0].decode()
-        assert heartbeat(mute, 1, queue[0], client=client)[3] == queue[0], "the reply says whose turn it is"
+        assert heartbeat(mute, 1, queue[0], client=client)[3] == queue[0], "the reply names the waiter whose turn it is"
         assert enqueue(mute, queue[0])[0] == b"granted"
     assert mute.queue() == queue[1:]
 
@@ -575,7 +575,7 @@ def test_a_waiter_after_a_grantee_gets_a_larger_ticket_though_the_grantee_may_gi
 
 
 def test_an_enqueue_that_arrives_twice_is_granted_by_the_first_or_not_at_all(master: Master) -> None:
-    """Whose ticket is the smallest has its turn, also where this master has not heard of that ticket yet."""
+    """The waiter with the smallest ticket has its turn, even if this master has not heard of that ticket yet."""
     master.redis.zadd(KEYS.queue, {YOU: 20})
     master.redis.zadd(KEYS.waiters, {YOU: FAR})
     master.listen("you")
@@ -597,7 +597,7 @@ def test_a_waiter_after_an_attempt_gets_a_larger_ticket_though_the_attempt_may_g
 
 
 def test_the_heartbeat_of_a_grantee_tells_that_it_has_been_given_the_lock(master: Master) -> None:
-    """The message may be lost; and it does not wait any more."""
+    """The message may be lost, and the grantee is no longer in the queue."""
     master.put(State(holder={HANDED: 1}, queue=[THEY]))
     status, _, left_ms, turn, head = heartbeat(master, 7, GRANTEE, client="you")
     assert (status, turn, head) == (b"tended", GRANTEE, THEY)
@@ -615,7 +615,7 @@ def test_release_of_what_is_not_there_is_absent_and_harms_nobody(master: Master,
 
 
 def test_release_tells_the_token_also_where_the_hold_is_not(master: Master) -> None:
-    """The master may have forgotten it, or never have had it."""
+    """The master may have forgotten the hold, or never have had it."""
     assert release(master, fence=FAR)[0] == b"absent"
     assert master.redis.get(KEYS.token) == b"%d" % FAR
 
@@ -640,7 +640,9 @@ def test_enqueue_proposes_a_ticket_and_writes_nothing(master: Master) -> None:
     last = 2 * master.now_us()
     master.redis.zadd(KEYS.queue, {YOU: last})
     status, _, _, ahead, holder, ticket = enqueue(master, ticket=-1)
-    assert (status, ahead, holder, ticket) == (b"proposed", 1, THEY, last + 1), "above every ticket it knows"
+    assert (status, ahead, holder, ticket) == (b"proposed", 1, THEY, last + 1), (
+        "above every ticket that the master knows"
+    )
     assert master.queue() == [YOU]
 
 
@@ -657,10 +659,10 @@ def test_enqueue_writes_the_agreed_ticket_in_place_of_one_that_is_there(master: 
     master.put(State(holder={THEY: 1}, queue=[YOU]))
     assert enqueue(master, ticket=77)[5] == 77
     assert master.queue() == [YOU, ME]
-    assert enqueue(master, ticket=99)[5] == 99, "the one before was written before all agreed"
+    assert enqueue(master, ticket=99)[5] == 99, "the ticket that all agreed on replaces an earlier one"
     assert enqueue(master, ticket=77)[5] == 77
-    assert enqueue(master, ticket=-99)[5] == 77, "a proposal changes nothing any more"
-    assert enqueue(master, ticket=-1)[0] == b"queued", "it has its place"
+    assert enqueue(master, ticket=-99)[5] == 77, "a proposal does not change an agreed ticket"
+    assert enqueue(master, ticket=-1)[0] == b"queued", "the waiter has its place"
 
 
 def test_an_owner_takes_the_lock_in_the_turn_of_its_waiter(master: Master) -> None:
@@ -677,7 +679,7 @@ def give_back(master: Master, ticket: int = 5, **changes: Any) -> list[Any]:
 
 
 def test_give_back_ends_an_attempt_and_puts_its_waiter_back_in_its_place(master: Master) -> None:
-    """Waiters behind that one are not woken."""
+    """Waiters behind the attempt's waiter are not woken."""
     master.put(State(holder={b"me:1~1": 1}, queue=[YOU]))
     master.redis.zadd(KEYS.queue, {YOU: 9})
     master.listen("me")
@@ -696,7 +698,7 @@ def test_give_back_wakes_who_comes_before(master: Master) -> None:
 
 
 def test_give_back_that_comes_late_puts_nobody_back(master: Master) -> None:
-    """Waiters may have been served meanwhile; but what the attempt got ends whenever that is heard of."""
+    """Others may have been served meanwhile, so no place is restored; but the attempt's hold ends at any time."""
     master.put(State(holder={b"me:1~1": 1}, queue=[YOU]))
     master.listen("you")
     assert give_back(master, not_after_us=0)[0] == b"released"
@@ -761,7 +763,7 @@ def test_heal_takes_nothing_from_others(
 
 
 def test_the_token_is_remembered_for_longer_than_the_hold_whoever_prolongs_that(master: Master) -> None:
-    """A request that is sent again prolongs the lease; without its token the hold would seem to have none."""
+    """A repeated request prolongs the lease; without its token the hold would seem to have none."""
     for prolong in (acquire, enqueue, lambda master: heal(master, token=1)):
         token = acquire(master)[2]
         master.redis.pexpire(KEYS.lock, 900)
@@ -834,8 +836,7 @@ def test_nothing_but_an_acquire_creates_a_hold(master: Master, name: str, state:
         assert master.holder() == {YOU: b"1"}
 
 
-# heartbeat
-# -----------------------------------------------------------------------------------------------------------------
+# heartbeat ------------------------------------------------------------------------------------------------------------
 
 
 def heartbeat(master: Master, *waiters: Any, client: str = "me") -> list[Any]:
@@ -943,13 +944,13 @@ TAKES = pytest.mark.parametrize("take", [acquire, enqueue, heal], ids=["acquire"
 
 
 def mark(real: Master, incarnation: bytes, *, until_us: int = 1, guard_ms: int = 900) -> None:
-    """Mark the master as one that a client has looked at, as `incarnation`."""
+    """Write a marker as if a client had looked at the master as `incarnation`."""
     marker = {"incarnation": incarnation, "no_vote_until_us": until_us, "guard_ms": guard_ms}
     real.redis.hset(KEYS.master, mapping=marker)
 
 
 def outlived(real: Master) -> bytes:
-    """Return the name of the same process before it followed another one, and was a master again."""
+    """Return the incarnation of the same process before it followed another master and became one again."""
     return real.incarnation.partition(b":")[0] + b":" + b"0" * 40
 
 
@@ -1002,7 +1003,7 @@ def test_a_larger_guard_is_written_down_for_all_with_what_is_given(
 
 
 def test_a_place_is_given_with_the_larger_guard_as_well(real: Master) -> None:
-    """A releaser may make a hold of it, and knows nothing of that guard."""
+    """A releaser that does not know that guard may make a hold of the place."""
     mark(real, real.incarnation)
     real.put(State({YOU: 1}))
     assert enqueue(real, guarded=True, guard_ms=1_500, ticket=-1)[0] == b"proposed"
@@ -1015,7 +1016,7 @@ def test_a_place_is_given_with_the_larger_guard_as_well(real: Master) -> None:
 def test_a_larger_guard_that_gets_nothing_changes_nothing_on_a_master_that_votes(
     real: Master, take: Callable[..., list[Any]]
 ) -> None:
-    """The caller waits until its own guard would be over; the others go on meanwhile."""
+    """The caller waits until its own guard would be over; other clients go on meanwhile."""
     began_us = real.now_us() - 1_000_000
     mark(real, real.incarnation, until_us=began_us + 900_000)
     before = marked(real)
@@ -1039,7 +1040,7 @@ def test_a_larger_guard_that_is_refused_changes_nothing(real: Master) -> None:
 def test_a_larger_guard_that_came_after_the_socket_is_read_before_anything_is_given(
     real: Master, take: Callable[..., list[Any]], guard_ms: Any
 ) -> None:
-    """Clients would begin their small guard otherwise where the larger one is forgotten."""
+    """Otherwise clients would begin their small guard if the master forgets the larger one."""
     mark(real, real.incarnation)
     before = marked(real)
     status, now_us, until_us = take(real, guarded=True, guard_ms=guard_ms)
@@ -1054,7 +1055,7 @@ def test_who_has_set_a_guard_is_written_down_until_another_sets_a_larger_one(rea
     assert (marked(real)[b"set_by"], marked(real)[b"set_us"]) == mine
     real.redis.hset(KEYS.master, "incarnation", "that")
     acquire(real, YOU, guarded=True, guard_ms=400)
-    assert (marked(real)[b"set_by"], marked(real)[b"set_us"]) == mine, "after a restart it is the same guard"
+    assert (marked(real)[b"set_by"], marked(real)[b"set_us"]) == mine, "a restart keeps the author of the guard"
     _, later_us, _ = acquire(real, YOU, guarded=True, guard_ms=600)
     assert (marked(real)[b"set_by"], marked(real)[b"set_us"]) == (b"you", b"%d" % later_us)
 
@@ -1088,7 +1089,7 @@ def test_a_first_contact_spreads_no_larger_guard_where_the_master_votes(
     mark(real, real.incarnation)
     before = marked(real)
     status, now_us, until_us = take(real, guarded=True, guard_ms=-1_500)
-    assert (status, until_us) == (b"no_vote", now_us), "also where its own guard would be over"
+    assert (status, until_us) == (b"no_vote", now_us), "no vote, even if the client's own guard would be over"
     assert marked(real) == before
     assert real.holder() == {}
 
@@ -1105,7 +1106,7 @@ def test_a_first_contact_begins_the_guard_where_the_marker_is_that_of_another_in
 
 @TAKES
 def test_a_first_contact_lengthens_a_guard_that_runs(real: Master, take: Callable[..., list[Any]]) -> None:
-    """The master may have forgotten a lease of the client's kind."""
+    """The master may have forgotten a lease as long as this client's."""
     began_us = real.now_us()
     mark(real, real.incarnation, until_us=began_us + 900_000)
     status, _, until_us = take(real, guarded=True, guard_ms=-1_500)
@@ -1128,7 +1129,7 @@ def test_a_first_contact_hands_nothing_over_and_accuses_nobody(real: Master) -> 
 
 @TAKES
 def test_a_guard_of_others_stops_nobody_on_a_master_that_votes(real: Master, take: Callable[..., list[Any]]) -> None:
-    """The client that has found it has shorter leases itself."""
+    """The client that has found the guard has shorter leases itself."""
     mark(real, real.incarnation, until_us=real.now_us() - 1)
     before = marked(real)
     assert take(real, guarded=True, guard_ms=b"+600000")[0] in (b"granted", b"healed")
@@ -1141,7 +1142,9 @@ def test_a_guard_of_others_begins_where_the_marker_is_missing(real: Master, take
     assert (status, until_us) == (b"no_vote", now_us + 600_000_000)
     assert (marked(real)[b"guard_ms"], marked(real)[b"set_by"]) == (b"600000", b"me")
     real.redis.hset(KEYS.master, mapping={"no_vote_until_us": now_us + 900_000, "guard_ms": 900})
-    assert take(real, guarded=True, guard_ms=b"+600000")[2] == now_us + 600_000_000, "or where there is no vote"
+    assert take(real, guarded=True, guard_ms=b"+600000")[2] == now_us + 600_000_000, (
+        "the guard grows while the master has no vote"
+    )
 
 
 def test_a_guard_of_others_gets_no_vote_on_a_socket_that_outlived_its_incarnation(real: Master) -> None:
@@ -1166,7 +1169,9 @@ def test_a_guard_that_is_lowered_is_over_for_everybody_and_grows_with_what_is_gi
     assert marked(real) == {b"incarnation": real.incarnation, b"no_vote_until_us": b"0", b"guard_ms": b"0"}
     assert acquire(real, YOU, guarded=True, guard_ms=0)[0] == b"granted"
     release(real, YOU)
-    assert acquire(real, ME, guarded=True, guard_ms=30_000)[0] == b"granted", "at once: it has begun in 1970"
+    assert acquire(real, ME, guarded=True, guard_ms=30_000)[0] == b"granted", (
+        "the vote comes at once, because the guard began in 1970"
+    )
     assert (marked(real)[b"guard_ms"], marked(real)[b"set_by"]) == (b"30000", b"me")
 
 
@@ -1194,12 +1199,12 @@ def test_a_guard_is_lowered_on_a_master_that_is_out_of_memory(real: Master) -> N
 
 
 def test_a_larger_guard_that_comes_later_lengthens_one_that_runs(real: Master) -> None:
-    """Leases of its client may be among those that were forgotten when the smaller guard began."""
+    """The leases that were forgotten when the smaller guard began may be longer ones of this client."""
     began_us = real.now_us()
     mark(real, real.incarnation, until_us=began_us + 900_000)
     status, _, until_us = acquire(real, guarded=True, guard_ms=1_500)
     assert (status, until_us) == (b"no_vote", began_us + 1_500_000)
-    assert acquire(real, guarded=True, guard_ms=500)[2] == until_us, "for everybody"
+    assert acquire(real, guarded=True, guard_ms=500)[2] == until_us, "the longer guard holds for all clients"
 
 
 def test_a_clock_that_was_set_back_does_not_lengthen_the_guard(real: Master) -> None:
@@ -1216,7 +1221,7 @@ def test_a_clock_that_was_set_back_does_not_lengthen_the_guard(real: Master) -> 
 def test_a_socket_that_outlived_its_incarnation_has_no_vote(
     real: Master, take: Callable[..., list[Any]], *, is_marked: bool
 ) -> None:
-    """Data sets may be copies from elsewhere. With the old marker the guard begins; the socket never votes again."""
+    """Data sets may be copies from another server. An old marker begins the guard, and the socket never votes again."""
     mark(real, outlived(real) if is_marked else real.incarnation)
     status, now_us, until_us = take(real, guarded=True, incarnation=outlived(real), guard_ms=500)
     assert (status, until_us) == (b"no_vote", now_us + (900_000 if is_marked else 0))
@@ -1230,7 +1235,7 @@ def test_a_socket_that_outlived_its_incarnation_has_no_vote(
 def test_the_server_is_asked_what_it_is_unless_a_vote_was_written_on_the_socket_just_now(
     real: Master, quiet_us: int, *, is_asked: bool
 ) -> None:
-    """No data set is copied in a millisecond. A clock that was set back does not tell how long ago it was."""
+    """No data set is copied within a millisecond. After a step back, the clock does not show how old a vote is."""
     now_us = real.now_us()
     mark(real, outlived(real))
     socket = outlived(real) + b"?%016d" % (now_us - quiet_us)
@@ -1251,7 +1256,9 @@ def test_a_release_gives_the_lock_only_if_its_socket_leads_to_what_it_led_to(rea
         assert message == b"wake 1@3000 a"
     else:
         assert message.startswith(b"grant 1@3000 ")
-        assert message.endswith(b" 3000 " + real.incarnation + b" a"), "the time of the vote is no part of the name"
+        assert message.endswith(b" 3000 " + real.incarnation + b" a"), (
+            "the message names the incarnation without the time of the vote"
+        )
 
 
 # tidiness -------------------------------------------------------------------------------------------------------------
@@ -1267,12 +1274,12 @@ def test_quarantine_takes_the_vote_of_the_accused_for_its_guard(real: Master) ->
     real.redis.hset(KEYS.master, "no_vote_until_us", 0)
     assert acquire(real, guarded=True, guard_ms=700)[0] == b"granted"
     status, now_us, until_us = quarantine(real)
-    assert (status, until_us) == (b"quarantined", now_us + 700_000), "the largest guard in use"
+    assert (status, until_us) == (b"quarantined", now_us + 700_000), "the largest guard in use counts"
     assert enqueue(real, YOU, guarded=True, guard_ms=700)[0] == b"no_vote"
 
 
 def test_quarantine_takes_the_vote_of_a_master_that_is_out_of_memory(real: Master) -> None:
-    """A release there gives the lock to the next waiter all the same."""
+    """Releases there would otherwise still give the lock to the next waiter."""
     real.redis.config_set("maxmemory", 1)
     try:
         assert quarantine(real)[0] == b"quarantined"
@@ -1300,14 +1307,14 @@ def test_nothing_stays_for_ever_but_the_marker(real: Master) -> None:
 
 # what others have written ---------------------------------------------------------------------------------------------
 
-PASSED_MAX = 1_000  # what a call passes over at most; it looks at one more
-TOLD_MAX = 32  # of these, those who are told without a look at who listens
+PASSED_MAX = 1_000  # that a call passes over at most; it looks at one more
+TOLD_MAX = 32  # of these, at most, that are told without a look at the listeners
 STRANGERS = [b"", b"no-colon", b":", b"you:", b":1", b"you :1", b"you:1 a", b"you:1:2", b"you:1~2", b"y~u:1"]
 STRANGERS += [b"\n:1", b"\xff:1", b"\0:1"]
 
 
 def queue_up(master: Master, names: Iterable[bytes], *, deadline_ms: int | None = 10_000, ticket: float = 1) -> None:
-    """Puts entries into the queue, in this order from `ticket` on; without a deadline into the queue alone."""
+    """Put entries into the queue, in this order from `ticket` on; without a deadline into the queue alone."""
     placed = {name: ticket + place for place, name in enumerate(names)}
     master.redis.zadd(KEYS.queue, placed)
     if deadline_ms is not None:
@@ -1327,7 +1334,7 @@ def test_what_is_no_waiters_name_goes_and_holds_up_nobody(
 ) -> None:
     if not counted:
         uncounted(monkeypatch)
-    for client in ("you", "y~u", ""):  # that somebody listens there is no help
+    for client in ("you", "y~u", ""):  # listeners do not help an entry that is no waiter's name
         master.listen(client)
     queue_up(master, STRANGERS, deadline_ms=deadline_ms)
     queue_up(master, [GRANTEE], ticket=100)
@@ -1355,13 +1362,15 @@ def test_every_script_that_looks_for_the_next_removes_who_is_none(master: Master
 
 
 def test_a_waiter_without_a_deadline_goes_unless_it_listens(master: Master) -> None:
-    """A deadline may be lost: an evicting server takes the keys one by one."""
+    """Deadlines may be lost: an evicting server takes the keys one by one."""
     queue_up(master, [b"dead:1", b"dead:2", YOU, THEY], deadline_ms=None)
     queue_up(master, [b"dead:3"], ticket=0)
     master.listen("you")
     assert acquire(master)[0] == b"refused"
     assert master.woken() == [b"wake 1 a"]
-    assert master.redis.zrange(KEYS.queue, 0, -1) == [b"dead:3", YOU, THEY], "nobody looked at the last one"
+    assert master.redis.zrange(KEYS.queue, 0, -1) == [b"dead:3", YOU, THEY], (
+        "no call looks at a waiter behind the one that listens"
+    )
 
 
 def test_where_nobody_counts_who_listens_who_has_no_deadline_goes(
@@ -1384,11 +1393,11 @@ def test_a_waiter_behind_a_thousand_dead_is_served_at_once(master: Master) -> No
     master.listen("you")
     release(master, HOLDER)
     assert [message.split()[0] for message in master.woken()] == [b"grant"]
-    assert len(master.queue()) == PASSED_MAX, "they may be alive all the same: they keep their places"
+    assert len(master.queue()) == PASSED_MAX, "waiters that may be alive keep their places"
 
 
 def test_a_queue_of_strangers_is_no_obstacle_however_long(master: Master) -> None:
-    """The first try takes the lock; and each call removes what it has looked at."""
+    """The first try takes the lock, and each call removes the entries that it has looked at."""
     left = 3 * PASSED_MAX
     queue_up(master, [b"stranger-%d" % i for i in range(left)], deadline_ms=None)
     for call, reply in ((acquire, b"granted"), (release, b"released"), (acquire, b"granted")):
@@ -1410,7 +1419,7 @@ def test_waiters_behind_any_number_of_strangers_have_their_turns_in_order(master
 
 
 def test_nobody_passes_waiters_that_one_call_can_not_reach(master: Master) -> None:
-    """A crowd that died a moment ago: each call goes on behind those that the one before has looked at in vain."""
+    """A crowd that died a moment ago: each call goes on behind the waiters that the call before looked at in vain."""
     dead = [b"dead%d:1" % i for i in range(2 * PASSED_MAX + 500)]
     queue_up(master, [*dead, YOU])
     master.listen("you")
@@ -1423,7 +1432,7 @@ def test_nobody_passes_waiters_that_one_call_can_not_reach(master: Master) -> No
         before = ahead
     assert acquire(master)[0] == b"refused"
     assert master.woken() == [b"wake 1 a"]
-    assert len(master.queue()) == before, "with so few before it, they keep their places"
+    assert len(master.queue()) == before, "the waiters before a reached one keep their places"
 
 
 def test_a_release_gives_the_lock_to_nobody_while_it_is_open_who_is_first(master: Master) -> None:
@@ -1441,7 +1450,7 @@ def test_a_heartbeat_says_that_it_is_open_who_is_first_so_that_the_next_one_come
     _, _, pttl_ms, turn, _ = heartbeat(master, 9_000, ME)
     assert (pttl_ms, turn) == (1, b"")
     _, _, pttl_ms, turn, _ = heartbeat(master, 9_000, ME)
-    assert (pttl_ms, turn) == (0, b""), "nobody listens, and it is not the first"
+    assert (pttl_ms, turn) == (0, b""), "no waiter listens, and the asking one is not the first"
     assert len(master.queue()) == PASSED_MAX
 
 
@@ -1451,7 +1460,7 @@ def test_a_waiter_that_was_passed_over_in_a_crowd_comes_back_to_its_place(master
     master.redis.hset(KEYS.lock, HOLDER, 1)
     release(master, HOLDER)
     assert ME not in master.queue()
-    assert heartbeat(master, 1, ME)[3] == ME, "it is told in the reply, which takes no subscription"
+    assert heartbeat(master, 1, ME)[3] == ME, "the reply gives the turn, which needs no subscription"
     assert master.queue()[0] == ME
     assert enqueue(master, ME, ticket=1)[0] == b"granted"
 
@@ -1459,7 +1468,7 @@ def test_a_waiter_that_was_passed_over_in_a_crowd_comes_back_to_its_place(master
 def test_where_all_that_one_call_reaches_are_dead_and_there_are_no_more_a_newcomer_takes_the_lock(
     master: Master,
 ) -> None:
-    """Newcomers take the lock, whatever else has a deadline."""
+    """Entries without a place in the queue stop no newcomer, even if they have a deadline."""
     queue_up(master, [b"dead%d:1" % i for i in range(PASSED_MAX + 1)])
     master.redis.zadd(KEYS.waiters, {b"gone%d:1" % i: FAR for i in range(200)})
     assert acquire(master)[0] == b"granted"
@@ -1468,7 +1477,7 @@ def test_where_all_that_one_call_reaches_are_dead_and_there_are_no_more_a_newcom
 @pytest.mark.every_server
 @pytest.mark.parametrize("may_ask", [True, False], ids=["", "without the right to ask who listens"])
 def test_a_crowd_of_dead_costs_three_pages_and_one_question(server: Server, may_ask: bool) -> None:
-    """Releases keep a master busy for no longer than that takes."""
+    """Releases keep a master busy for no longer than that number of commands takes."""
     server.cli("ACL", "SETUSER", "user", "reset", "on", ">x", "~*", "&*", "+@all", *([] if may_ask else ["-pubsub"]))
     with closing(redis.Redis.from_url(server.url)) as admin, closing(redis.Redis.from_url(server.url)) as client:
         admin.flushall()
@@ -1484,8 +1493,8 @@ def test_a_crowd_of_dead_costs_three_pages_and_one_question(server: Server, may_
         master.subscribers.pop().close()
     server.cli("ACL", "DELUSER", "user")
     assert calls.pop("cmdstat_publish") == 1 + (TOLD_MAX + 1 if may_ask else PASSED_MAX + 1)
-    assert calls.pop("cmdstat_pubsub|numsub", calls.pop("cmdstat_pubsub", 0)) == may_ask  # before Redis 7 without the |
-    assert calls.pop("cmdstat_zrange") == 1 + 3, "of the usual case, which looks at the first only; and of the others"
+    assert calls.pop("cmdstat_pubsub|numsub", calls.pop("cmdstat_pubsub", 0)) == may_ask  # Redis 6: without NUMSUB
+    assert calls.pop("cmdstat_zrange") == 1 + 3, "one look of the usual case, and three pages"
     assert calls.pop("cmdstat_set") == 1 + 3
     assert calls.pop("cmdstat_zscore") == (TOLD_MAX if may_ask else PASSED_MAX)
     assert sum(calls.values()) < 24, calls
@@ -1505,11 +1514,11 @@ def test_a_queue_of_another_type_keeps_nobody_from_taking_the_lock_and_giving_it
     assert enqueue(master)[0] == b"granted"
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         enqueue(master, YOU)
-    assert release(master, YOU)[0] == b"absent", "the undo of what was not queued"
+    assert release(master, YOU)[0] == b"absent", "an undo of a refused enqueue finds no place"
     assert master.call("leave", owner=YOU)[0] == b"absent"
     assert master.call("force_release", fence=0, lease_ms=LEASE_MS)[0] == b"released"
     assert give_back(master, ticket=0)[0] == b"absent"
-    assert master.redis.type(key) == kind, "it is not ours to delete"
+    assert master.redis.type(key) == kind, "the key of another program is not deleted"
     assert {name for name in (KEYS.queue, KEYS.waiters) if master.redis.exists(name)} == {key}
 
 
@@ -1576,7 +1585,7 @@ def test_what_no_token_can_be_is_none(master: Master, wrong: str) -> None:
     status, now_us, token = acquire(master)
     assert (status, token) == (b"granted", now_us)
     tamper()
-    assert now_us <= acquire(master)[2] < FAR, "a repeated request"
+    assert now_us <= acquire(master)[2] < FAR, "a repeated request gets a valid token"
     assert heal(master, token=FAR)[0] == b"healed"
     assert int(master.redis.get(KEYS.token)) == FAR
     tamper()
@@ -1604,7 +1613,7 @@ def test_a_token_that_nobody_could_go_beyond_counts_as_none(master: Master, wron
     status, now_us, token = acquire(master)
     assert (status, token) == (b"granted", now_us)
     master.redis.set(KEYS.token, wrong + 1)
-    assert 0 < acquire(master)[2] <= TOKEN_MAX, "the same request again"
+    assert 0 < acquire(master)[2] <= TOKEN_MAX, "a repeated request gets a valid token"
     assert release(master)[0] == b"released"
     assert acquire(master, YOU)[0] == b"granted"
 
@@ -1612,14 +1621,14 @@ def test_a_token_that_nobody_could_go_beyond_counts_as_none(master: Master, wron
 @pytest.mark.parametrize("wrong", ["0.5", "1e-300", "0"])
 def test_a_repeated_request_never_gets_the_token_0(master: Master, wrong: str) -> None:
     acquire(master)
-    master.redis.set(KEYS.token, wrong)  # a server cuts what comes after the point from its reply
+    master.redis.set(KEYS.token, wrong)  # a server cuts the fraction from its reply
     status, now_us, token = acquire(master)
     assert (status, token) == (b"granted", now_us)
 
 
 @pytest.mark.parametrize("wrong", [TOKEN_MAX, TOKEN_MAX + 1, 2**53 - 1])
 def test_a_release_writes_its_token_back_over_one_that_counts_as_none(master: Master, wrong: int) -> None:
-    """Tokens that come from the clock alone might otherwise not be above that one."""
+    """The next token would come from the clock alone, and might be smaller than the release's."""
     acquire(master)
     master.redis.set(KEYS.token, wrong)
     assert release(master, fence=FAR)[0] == b"released"
@@ -1632,7 +1641,7 @@ def test_a_hash_that_is_none_of_ours_is_held_by_nobody_and_not_read(real: Master
     real.redis.config_resetstat()
     status, _, _, _, holder = acquire(real)
     assert (status, holder) == (b"refused", b"")
-    assert "cmdstat_hkeys" not in real.redis.info("commandstats"), "100,000 names"
+    assert "cmdstat_hkeys" not in real.redis.info("commandstats"), "the 100,000 names are not read"
 
 
 def test_a_hash_with_a_few_more_fields_than_a_hold_has_is_not_read_either(real: Master) -> None:
@@ -1649,8 +1658,8 @@ def test_an_entry_that_is_longer_than_any_name_is_not_read_and_goes(real: Master
     left = []
     while acquire(real)[0] == b"refused":
         left.append(real.redis.zcard(KEYS.queue))
-    assert left == [12, 4], "eight are looked at by each call"
-    assert "cmdstat_publish" not in real.redis.info("commandstats"), "to channels with names of 1 MB"
+    assert left == [12, 4], "each call looks at eight entries"
+    assert "cmdstat_publish" not in real.redis.info("commandstats"), "no message goes to channels with names of 1 MB"
     assert not real.redis.exists(KEYS.queue)
 
 
@@ -1684,11 +1693,11 @@ def test_a_waiter_that_can_have_no_place_leaves_none(master: Master, ticket: int
     master.redis.rpush(KEYS.queue, "x")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         enqueue(master, ticket=ticket)
-    assert master.redis.pttl(KEYS.waiters) != -1, "what is left ends by itself"
+    assert master.redis.pttl(KEYS.waiters) != -1, "the key that is left expires"
 
 
 def test_a_token_of_another_type_is_an_error_and_not_lost(master: Master) -> None:
-    """Tokens are needed for a grant; and what another program keeps there is that program's own."""
+    """A grant needs the token, and the data of another program is not overwritten."""
     master.redis.rpush(KEYS.token, "x")
     for _ in range(2):
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
@@ -1733,7 +1742,7 @@ STATES = [
     State(queue=[THEY, YOU], token=5),
     State(foreign=b"x", queue=[THEY]),
 ]
-LIFETIMES_MS = {  # what a header says, and what that means here: at least and at most
+LIFETIMES_MS = {  # by the header's words: the shortest and the longest lifetime here
     "none": (-1, -1),
     "lease_ms": (LEASE_MS - SHORT_MS, LEASE_MS),
     "queue_ms": (QUEUE_MS - SHORT_MS, QUEUE_MS),
@@ -1744,7 +1753,7 @@ LIFETIMES_MS = {  # what a header says, and what that means here: at least and a
 
 
 def seen(master: Master) -> dict[str, tuple[Any, int]]:
-    """Return what each key of the lock holds, and for how long (ms)."""
+    """Return the content of each key of the lock, and how long (ms) the key lives."""
     content: dict[str, Any] = {}
     for name in ("lock", "queue", "waiters", "token", "master"):
         key = getattr(KEYS, name)
@@ -1759,7 +1768,7 @@ def seen(master: Master) -> dict[str, tuple[Any, int]]:
 
 
 def call_with(master: Master, name: str, fence: int) -> None:
-    """Calls any script."""
+    """Call the script of this name with usual arguments."""
     arguments = {"owner": THEY if name == "leave" else MINE, "count": 1, "lease_ms": LEASE_MS, "fair": 1, "hand": 1}
     arguments |= {"ticket": 7, "alive_ms": 7_000, "queue_ms": QUEUE_MS, "client": "me", "limit": 9}
     arguments |= {"fence": fence, "accused": master.incarnation, "token_ms": TOKEN_MS, "proposal": 0, "seen": SEEN}
@@ -1796,7 +1805,7 @@ def test_a_script_writes_and_publishes_what_its_header_says_and_nothing_else(rea
 
 @pytest.mark.parametrize("name", script_names())
 def test_a_script_that_arrives_twice_changes_nothing_more(real: Master, name: str) -> None:
-    """Lifetimes may change, and the time without a vote, which the headers mention."""
+    """Lifetimes and the time without a vote may change, which the headers mention."""
 
     def left() -> tuple[Any, ...]:
         return tuple(held for key, (held, _) in seen(real).items() if key != "master")

@@ -1,6 +1,6 @@
-"""The usual case of the scripts that take, hand over, keep and end a hold: what it asks of a server, and where it ends.
+"""The usual case of the scripts that take, hand over, keep and end a hold: which questions it asks, and where it ends.
 
-Where the clock matters it is ours: the master is a virtual one.
+Tests in which the clock matters use a virtual master, whose clock they set.
 """
 
 from contextlib import closing
@@ -211,7 +211,7 @@ def acquire_guarded(master: VirtualMaster, voted_us: int, **marker: bytes) -> li
     ids=str,
 )
 def test_one_look_at_the_marker_is_enough_only_where_all_of_it_is_as_expected(marker: dict[str, bytes]) -> None:
-    """The server says that it is what the socket was opened to; a vote was written a moment ago."""
+    """The server still has the socket's incarnation, and a vote was written a moment ago."""
     master = VirtualMaster(Clock(), "run")
     assert acquire_guarded(master, NOW_US - 1_000, **marker)[0] == b"no_vote"
     assert master.contents(KEYS.lock) is None
@@ -228,7 +228,7 @@ def test_a_marker_without_a_time_is_no_obstacle() -> None:
 
 @pytest.mark.parametrize(("quiet_us", "is_asked"), [(0, False), (1_000, False), (1_001, True), (-1, True)])
 def test_only_a_vote_of_just_now_proves_what_the_socket_leads_to(quiet_us: int, *, is_asked: bool) -> None:
-    """The server followed another one, and has the marker from before that."""
+    """The server followed another one, and still has its old marker."""
     master = VirtualMaster(Clock(), "run")
     master.have_data_of("other", "run")
     assert acquire_guarded(master, NOW_US - quiet_us)[0] == (b"no_vote" if is_asked else b"granted")
@@ -253,7 +253,7 @@ def test_a_count_is_written_on_a_master_that_is_out_of_memory() -> None:
 
 
 def test_a_count_leaves_a_lease_without_end_on_a_master_that_is_out_of_memory() -> None:
-    """A lease has no end where keys were copied from another server without their times to live."""
+    """Leases have no end where keys were copied from another server without their times to live."""
     master = VirtualMaster(Clock(), "this")
     master.read("HSET", KEYS.lock, ME, 1)
     master.is_full = True
@@ -276,7 +276,7 @@ def test_a_replica_gives_keeps_and_ends_nothing(name: str) -> None:
 
 SEED = 20261123
 STATES = 4_000
-GENERAL = {  # the scripts without their usual cases: the line of each that leads there, and one that does not
+GENERAL = {  # of the scripts without their usual cases: the line that leads there, and one that never does
     "release": (b"if ended == 1 then\n  --", b"if false then\n  --"),
     "enqueue": (b"if has_vote and redis.pcall('HLEN'", b"if false and redis.pcall('HLEN'"),
     "give_back": (b"if overdue == 0 and", b"if false and"),
@@ -302,7 +302,7 @@ TOKENS = [b"1699999999000000", b"%d" % NOW_US, b"%d" % (NOW_US + 9), b"7", b"", 
 
 
 def general(name: str) -> Script:
-    """The script without its usual case."""
+    """Return the script without its usual case."""
     script = load(name)
     line, never = GENERAL[name]
     assert script.source.count(line) == 1
@@ -310,7 +310,7 @@ def general(name: str) -> Script:
 
 
 def drawn(draw: Random) -> tuple[VirtualMaster, list[bytes], list[bytes]]:
-    """A master in a state that may be odd, its holders, and what is published there."""
+    """Return a master in a state that may be odd, its holders, and the messages published there."""
     master, heard = VirtualMaster(Clock(), "this"), list[bytes]()
     for client in draw.sample(["me", "you", "they"], draw.choice([0, 1, 2, 3, 3])):
         master.subscribe(f"lock:client:{client}".encode(), lambda _, message: heard.append(message))
@@ -337,7 +337,7 @@ def drawn(draw: Random) -> tuple[VirtualMaster, list[bytes], list[bytes]]:
 
 
 def outcome(script: Script, draw: Random) -> tuple[Any, ...]:
-    """Return what a drawn call replies, tells and leaves in a drawn state."""
+    """Return the reply, the messages and the state after a drawn call in a drawn state."""
     master, holders, heard = drawn(draw)
     owners = holders if holders and draw.random() < 0.7 else [*OWNERS, *WAITERS[:4]]
     chosen = {**OWN, "owner": draw.choice(owners), "hand": 0 if draw.random() < 0.1 else 1}
@@ -362,7 +362,7 @@ def outcome(script: Script, draw: Random) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("name", GENERAL)
 def test_the_usual_case_does_what_the_general_one_does(name: str) -> None:
-    """Tokens may differ: larger if the first waiter was told in vain, and remembered for longer."""
+    """Tokens may differ: larger if the first waiter was told in vain, and kept for longer."""
     usual, without = load(name), general(name)
     differ = 0
     for number in range(STATES):
