@@ -15,7 +15,7 @@ def _ring(_number: int, _frame: object) -> None:
 
 @contextmanager
 def alarms_on(number: int) -> Iterator[None]:
-    """A signal of this number raises `AlarmError` in here."""
+    """Let a signal of this number raise `AlarmError` within the block."""
     before = signal.signal(number, _ring)
     try:
         yield

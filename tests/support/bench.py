@@ -17,12 +17,12 @@ MAIN = ("-m", "relock")
 
 
 def environment(nodes: str) -> dict[str, str]:
-    """Return that of a process which uses these masters, and writes lines on which no head of a table is broken."""
+    """Return the environment of a process that uses these masters, with lines wide enough for a table's head."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes, "COLUMNS": "120"}
 
 
 def relock_bench(*words: str, nodes: str, main: Sequence[str] = MAIN) -> "subprocess.CompletedProcess[str]":
-    """Half a second of each, with these options."""
+    """Run the benchmark with these options, half a second for each measurement."""
     done = subprocess.run(
         [sys.executable, *main, "bench", "--seconds", "0.5", *words],
         capture_output=True,
@@ -45,13 +45,13 @@ def figures_of(*words: str, nodes: str, main: Sequence[str] = MAIN) -> dict[str,
 
 
 def leftovers(server: Server) -> dict[bytes, int]:
-    """The keys of locks, and how long (ms) they will stay; -1 is for ever."""
+    """Return the keys of locks, and how long (ms) each will stay; -1 means without end."""
     left = {key: server.cli("PTTL", key) for key in server.cli("KEYS", "lock:{*")}
-    return {key: milliseconds for key, milliseconds in left.items() if milliseconds != -2}  # gone meanwhile
+    return {key: milliseconds for key, milliseconds in left.items() if milliseconds != -2}  # has expired meanwhile
 
 
 def the_floor_is_all_there(url: str, name: str) -> None:
-    """The pairs and the hand-offs of the floor can be measured at one master."""
+    """Check that the pairs and the hand-offs of the floor can be measured at one master."""
     with floor_of(Job(RELOCK, (url,), name)) as floor:
         assert floor.missing == []
         assert floor.has_hops

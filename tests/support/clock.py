@@ -1,6 +1,6 @@
 """A clock that a test can set, for one server: a shim over ``gettimeofday`` and ``clock_gettime``, built by the test.
 
-libfaketime does not work with the allocators that these servers bring along; the few lines below do.
+libfaketime does not work with the allocators of these servers; the few lines below do.
 """
 
 import mmap
@@ -9,8 +9,8 @@ import struct
 import subprocess
 from pathlib import Path
 
-# It makes system calls instead of calling the functions that it replaces: an allocator may ask for the time while the
-# program loads, when nothing could have looked these up yet.
+# The shim makes system calls instead of calling the functions that it replaces: an allocator may ask for the time while
+# the program loads, before a look-up of these functions is possible.
 SOURCE = r"""
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -70,9 +70,9 @@ class Clock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment that the server must start with."""
+        """Return the environment that the server must start with."""
         return {"LD_PRELOAD": str(self._library), "RELOCK_TEST_CLOCK": str(self._path)}
 
     def set(self, ahead: float) -> None:
-        """Sets the server's clock `ahead` seconds ahead of this machine's; below 0, behind."""
+        """Set the server's clock `ahead` seconds ahead of this machine's; below 0, behind."""
         self._ahead_us[:] = struct.pack("<q", int(ahead * 1e6))

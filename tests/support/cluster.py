@@ -8,11 +8,11 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from support.servers import Server, free_port, is_free
 from support.until import until
 
-BUS_OFFSET = 10_000  # between a node's port and that of its cluster bus
+BUS_OFFSET = 10_000  # from a node's port to that of its cluster bus
 
 
 class ClusterOfServers:
-    """Masters that share the slots evenly, and know each other; `add_replica` adds replicas."""
+    """A cluster of masters that share the slots evenly, and know each other; `add_replica` adds replicas."""
 
     def __init__(
         self, kind: str, program: Path, *arguments: str, masters: int = 3, node_timeout_ms: int = 15_000
@@ -44,13 +44,13 @@ class ClusterOfServers:
         until(self._is_formed, within=20, what="all nodes know each other and all slots")
 
     def add(self) -> Server:
-        """Starts one more server, which knows no other yet."""
+        """Start one more server, which knows no other yet."""
         server = self._make()
         self.members.append(server)
         return server.start()
 
     def add_replica(self, master: Server) -> Server:
-        """Starts one more server, which follows `master`."""
+        """Start one more server, which follows `master`."""
         replica = self.add()
         replica.cli("CLUSTER", "MEET", "127.0.0.1", master.port)
         until(self._is_formed, within=20, what="the replica knows all nodes")
@@ -70,21 +70,21 @@ class ClusterOfServers:
 
     @staticmethod
     def id_of(server: Server) -> str:
-        """The id by which the nodes know it."""
+        """Return the id by which the nodes know a server."""
         name: str = server.cli("CLUSTER", "MYID").decode()
         return name
 
     @property
     def url(self) -> str:
-        """The cluster's URL, with its first node."""
+        """Return the cluster's URL, with its first node."""
         return self.url_by(self.members[0])
 
     def url_by(self, *servers: Server) -> str:
-        """The cluster's URL, with these nodes."""
+        """Return the cluster's URL, with these nodes."""
         return f"redis+cluster://{','.join(f'127.0.0.1:{server.port}' for server in servers)}"
 
     def owner(self, name: str) -> Server:
-        """The node that serves the lock's slot, as the first node says."""
+        """Return the node that serves the lock's slot, as the first node says."""
         slot = slot_of(name)
         for first, last, (_, port, *_), *_ in self._raw(self.members[0], "CLUSTER", "SLOTS"):
             if first <= slot <= last:
@@ -93,7 +93,7 @@ class ClusterOfServers:
 
     @staticmethod
     def _raw(server: Server, *words: str) -> list[tuple[int, int, list[int]]]:
-        """A reply as it came; redis-py would turn it into something else."""
+        """Return a reply unchanged; redis-py would convert it."""
         with server.client() as client:
             client.response_callbacks.clear()
             reply: list[tuple[int, int, list[int]]] = client.execute_command(*words)
@@ -102,38 +102,38 @@ class ClusterOfServers:
     # Moving a slot --------------------------------------------------------------------------------------------------
 
     def begin_to_move(self, slot: int, source: Server, target: Server) -> None:
-        """Begins to move a slot: from now on its keys may be at either server."""
+        """Begin to move a slot: from now on its keys may be at either server."""
         target.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
         source.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
 
     @staticmethod
     def move_keys(source: Server, target: Server, *keys: str | bytes) -> None:
-        """Moves these keys, if they are there."""
+        """Move these keys, as far as they exist."""
         source.cli("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
 
     def move_all_keys(self, slot: int, source: Server, target: Server) -> None:
-        """Moves all keys of the slot."""
+        """Move all keys of the slot."""
         while keys := source.cli("CLUSTER", "GETKEYSINSLOT", slot, 100):
             self.move_keys(source, target, *keys)
 
     def finish_moving(self, slot: int, source: Server, target: Server) -> None:
-        """Tells all masters, one after the other, that the slot belongs to the target."""
+        """Tell all masters, one after the other, that the slot belongs to the target."""
         for server in (target, source, *(one for one in self.members if one not in (source, target))):
             server.cli("CLUSTER", "SETSLOT", slot, "NODE", self.id_of(target))
 
     def close(self) -> None:
-        """Ends all servers."""
+        """End all servers."""
         for server in self.members:
             server.close()
 
 
 def slot_of(name: str) -> int:
-    """The slot of a lock's keys."""
+    """Return the slot of a lock's keys."""
     return key_slot(f"lock:{{{name}}}".encode())
 
 
 def names_in(slot: int, prefix: str = "name") -> Iterator[str]:
-    """Names of locks whose keys are in the slot."""
+    """Yield names of locks whose keys are in the slot."""
     number = 0
     while True:
         number += 1
@@ -142,7 +142,7 @@ def names_in(slot: int, prefix: str = "name") -> Iterator[str]:
 
 
 def port_with_bus() -> int:
-    """A free port whose cluster bus is free as well."""
+    """Return a free port whose cluster bus is free as well."""
     while True:
         port = free_port()
         if is_free(port + BUS_OFFSET):

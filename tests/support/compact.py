@@ -1,4 +1,4 @@
-"""JSON files of results: compact, and one line for each record, so that the diff of a run can be read."""
+"""JSON files of results: compact, with one line for each record, so that the diff of a run is readable."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ def write(path: Path, results: object) -> None:
 
 
 def dumps(value: Any) -> str:
-    """Return `value` as JSON: each object in a list stands on a line of its own, and so does each member above it."""
+    """Return `value` as JSON: each object in a list has a line of its own, and so has each member above it."""
     if isinstance(value, dict) and value:
         inside = ",\n".join(f"{json.dumps(key)}: {dumps(item)}" for key, item in value.items())
         return f"{{\n{inside}\n}}"

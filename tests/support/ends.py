@@ -1,12 +1,12 @@
-"""The end of a test, which is not what the test is about."""
+"""The end of a test that is not about ends."""
 
 from relock._runtime.session.session import Session
 
 
 def leave_to_leases(session: Session) -> None:
-    """Have the next `close` of a session leave what is pending to its leases, and so take no time.
+    """Let the next `close` of a session leave pending undos to their leases, so that it takes no time.
 
-    Else it lasts until nothing that a test has lost or held back can arrive: a node timeout, which is long in tests.
+    Otherwise it lasts until no lost or held request of the test can arrive: a node timeout, which is long in tests.
     """
     janitor = session.janitor
 

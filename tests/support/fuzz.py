@@ -1,4 +1,4 @@
-"""Common part of random tests: the number of examples, the seed, and what must not happen meanwhile."""
+"""Common part of random tests: the number of examples, the seed, and the errors that must not happen meanwhile."""
 
 import logging
 import os
@@ -15,9 +15,9 @@ PHASES = (Phase.explicit, Phase.generate)
 
 
 def fuzz(examples: int, *, shrink: bool = True) -> Callable[[Any], Any]:
-    """Tries so many examples, from the seed that the header prints.
+    """Play so many examples, from the seed that the header prints.
 
-    Without `shrink` it does not look for a shorter example that fails, too: if each example waits, that takes minutes.
+    Without `shrink`, a failing example is not made shorter: if each example waits, that takes minutes.
     """
     chosen = settings(
         max_examples=examples,
@@ -30,7 +30,7 @@ def fuzz(examples: int, *, shrink: bool = True) -> Callable[[Any], Any]:
 
 
 class Complaints(logging.Handler):
-    """Keeps what relock logs as a failure of its own."""
+    """Handler that keeps the failures of relock's own that are logged."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -42,7 +42,7 @@ class Complaints(logging.Handler):
 
 @contextmanager
 def without_complaint() -> Iterator[None]:
-    """Asserts that no thread of relock meets an unexpected error meanwhile; warnings are allowed."""
+    """Assert that no thread of relock meets an unexpected error meanwhile; warnings are allowed."""
     complaints, logger = Complaints(), logging.getLogger("relock")
     logger.addHandler(complaints)
     try:

@@ -1,4 +1,4 @@
-"""Stand-ins for what a session has of hubs."""
+"""Stand-ins for a session's hubs."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from relock._runtime.wakeups.hubs import Hubs
 
 
 def hubs_of(hub: Any, *, client: str = "me") -> Hubs:
-    """The hubs of a client that has only this one."""
+    """Return the hubs of a client that has only this hub."""
     hubs, hub.client = Hubs(), client
     hubs.add(hub)
     return hubs

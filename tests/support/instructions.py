@@ -1,4 +1,4 @@
-"""An exception at any instruction, on every Python: what that of a signal handler may come to."""
+"""An exception at any instruction, on every Python, as a signal handler may raise one."""
 
 import gc
 import sys
@@ -22,23 +22,23 @@ def is_of_relock(code: CodeType) -> bool:
 
 
 def is_any(_: CodeType) -> bool:
-    """Every function counts that is called from here on, also of the standard library."""
+    """Return True: every function counts that is called from here on, also of the standard library."""
     return True
 
 
 class Strike:
-    """Counts the instructions that this thread executes in the body of a ``with``, and raises `Interrupt` at one.
+    """Counter of the instructions that this thread executes in the body of a ``with``, which raises `Interrupt` at one.
 
-    The garbage collector does not run meanwhile: it would run finalizers of what other tests have left, and a strike
-    in one of these strikes nothing that the body does.
+    The garbage collector is off meanwhile: it would run finalizers of objects that other tests have left, and a strike
+    in a finalizer would miss the body.
 
     Args:
-        raise_at: at which of them it raises, from 1; None: at none, it only counts.
+        raise_at: the number of the instruction at which to raise, from 1; None only counts.
         within: whether the instructions of a function count, by its code.
 
     Attributes:
-        count: how many there were.
-        where: function and line of the one at which it raised.
+        count: the number of instructions so far.
+        where: function and line of the instruction at which `Interrupt` was raised.
     """
 
     def __init__(self, raise_at: int | None = None, within: Callable[[CodeType], bool] = is_of_relock) -> None:
@@ -52,7 +52,7 @@ class Strike:
         self._collects = gc.isenabled()
         gc.disable()
         # CPython 3.12 looks once, when tracing begins, whether any frame has ever asked for its opcodes: without one,
-        # nobody hears of an instruction.
+        # it reports no instruction.
         sys._getframe().f_trace_opcodes = True
         sys.settrace(self._trace)
         return self
@@ -65,7 +65,7 @@ class Strike:
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code is Strike.__exit__.__code__ or not self._within(frame.f_code):
             return None
-        frame.f_trace_opcodes = True  # beside its lines: without these, CPython 3.13 hears of none in a first call
+        frame.f_trace_opcodes = True  # beside its lines: without those, CPython 3.13 reports no opcodes in a first call
         if event == "opcode":
             self.count += 1
             if self.count == self._raise_at:

@@ -1,11 +1,11 @@
-"""A listener to masters that notes their news, and does nothing about them."""
+"""A listener to masters that notes their news without any action."""
 
 from relock._core.master_facts import MasterFacts, News
 from relock._runtime.masters.opener import MasterListener
 
 
 class NewsListener(MasterListener):
-    """Notes the news, and when connections must be looked at."""
+    """Listener that notes the news, and when connections must be looked at."""
 
     connection_name = ""
 

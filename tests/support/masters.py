@@ -1,6 +1,7 @@
-"""Several masters that a test uses as if they were one server: most of what `Server` and `Proxy` have, on all of them.
+"""Several masters that a test uses as one server: most of the methods of `Server` and `Proxy`, on all of them.
 
-A test reads what a majority of the masters say: replies of slow ones may still be under way, and a minority may lag.
+A test reads the answer of a majority of the masters: replies of slow ones may still be under way, and a minority may
+lag.
 """
 
 import random
@@ -19,7 +20,7 @@ from support.urls import Urls
 
 AGREE_SECONDS = 5.0
 POLL_SECONDS = 0.003
-MEDIANS = ("pttl", "ttl", "zscore")  # their replies may differ from master to master
+MEDIANS = ("pttl", "ttl", "zscore")  # whose replies may differ from master to master
 READS = (*MEDIANS, "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hvals", "type", "zcard", "zrange")
 EMPTY = """
 for _, key in ipairs(redis.call('KEYS', '*')) do
@@ -29,7 +30,7 @@ end
 
 
 class NoMajorityError(AssertionError):
-    """The masters say too many different things."""
+    """Error of masters whose answers have no majority."""
 
 
 def quorum_of(masters: int) -> int:
@@ -38,7 +39,7 @@ def quorum_of(masters: int) -> int:
 
 
 def majority(replies: Sequence[Any]) -> Any:
-    """Return what a majority of the masters answered. Raise an error that is the answer; else `NoMajorityError`."""
+    """Return the answer of a majority of the masters. Raise an error that is the answer, else `NoMajorityError`."""
     for reply in replies:
         if sum(is_same(reply, other) for other in replies) >= quorum_of(len(replies)):
             if isinstance(reply, Exception):
@@ -55,7 +56,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def median(replies: Sequence[Any]) -> Any:
-    """The number in the middle of the masters' answers; None is less than any number. Errors as with `majority`."""
+    """Return the median of the masters' answers; None is less than any number. Errors are raised as by `majority`."""
     if sum(isinstance(reply, Exception) for reply in replies) >= quorum_of(len(replies)):
         return majority(replies)
     lowest = float("-inf")
@@ -69,7 +70,7 @@ def is_error(reply: Any) -> bool:
 
 
 def attempt(call: Callable[[], Any]) -> Any:
-    """Return what the call returns, or redis-py's error."""
+    """Return the result of the call, or redis-py's error."""
     try:
         return call()
     except redis.RedisError as error:
@@ -77,7 +78,7 @@ def attempt(call: Callable[[], Any]) -> Any:
 
 
 def agreed(command: str, calls: Sequence[Callable[[], Any]]) -> Any:
-    """Do each call, and return what a majority answers. Reads are repeated until there is a majority."""
+    """Make each call, and return the answer of a majority. Reads are repeated until there is a majority."""
     deadline = time.monotonic() + AGREE_SECONDS
     while True:
         replies = [attempt(call) for call in calls]
@@ -92,7 +93,7 @@ def agreed(command: str, calls: Sequence[Callable[[], Any]]) -> Any:
 
 
 class Majority:
-    """Client with redis-py's methods: each runs on every master, and returns what a majority of them answers."""
+    """Client with redis-py's methods: each runs on every master, and returns the answer of a majority."""
 
     def __init__(self, clients: Sequence[redis.Redis]) -> None:
         self._clients = clients
@@ -114,7 +115,7 @@ class Majority:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         for client in self._clients:
             client.close()
 
@@ -122,8 +123,8 @@ class Majority:
 class Masters:
     """Independent servers that are started, killed and asked together.
 
-    With a `guard` (s) they are as if relock had used them for long: they have their votes, also after each start.
-    Without one, relock has never seen them.
+    With a `guard` (s), the servers have votes as after long use by relock, also after each start. Without one, relock
+    has never seen them.
     """
 
     def __init__(self, members: Sequence[Server], *, guard: float | None = None) -> None:
@@ -137,17 +138,17 @@ class Masters:
 
     @property
     def url(self) -> Urls:
-        """Return where the masters listen."""
+        """Return the URLs of the masters."""
         return Urls([server.url for server in self.members], self.guard)
 
     def start(self) -> "Masters":
-        """Starts each, and waits until all answer."""
+        """Start each server, and wait until all answer."""
         for server in self.members:
             server.start()
         return self.let_vote()
 
     def let_vote(self) -> "Masters":
-        """Writes the marker of the restart guard as if a client had looked long ago, and the guard were over."""
+        """Write the marker of the restart guard as if a client had looked long ago, and the guard were over."""
         for server in self.members if self.guard is not None else ():
             with server.client(decode_responses=True) as client:
                 info: dict[str, Any] = client.info()
@@ -158,17 +159,17 @@ class Masters:
         return self
 
     def empty(self) -> None:
-        """Deletes all keys; masters that have a vote keep it."""
+        """Delete all keys; masters that have a vote keep it."""
         for server in self.members:
             server.cli("EVAL", EMPTY, 0)
         self.let_vote()
 
     def client(self, **options: Any) -> Majority:
-        """A client to look behind relock's back: it asks each master, and returns what a majority answers."""
+        """Return a client to look behind relock's back: it asks each master, and returns the answer of a majority."""
         return Majority([server.client(**options) for server in self.members])
 
     def cli(self, *words: Any) -> Any:
-        """Sends one command once to each; returns what a majority answers."""
+        """Send one command once to each master; return the answer of a majority."""
         return agreed(words[0], [lambda one=one: one.cli(*words) for one in self.members])  # type: ignore[misc]
 
     def calls(self) -> dict[str, int]:
@@ -179,15 +180,15 @@ class Masters:
         return largest
 
     def client_commands(self) -> int:
-        """Return how many of these commands clients have sent to the one that got most."""
+        """Return how many of these commands clients have sent, on the server that got most."""
         return max(server.client_commands() for server in self.members)
 
     def commands(self) -> int:
-        """Return how often any command was called, by clients and by scripts, on the one where most were."""
+        """Return how often any command was called, by clients and by scripts, on the server with most calls."""
         return max(server.commands() for server in self.members)
 
     def stop(self) -> None:
-        """Freezes them (SIGSTOP)."""
+        """Freeze the servers (SIGSTOP)."""
         for server in self.members:
             server.stop()
 
@@ -197,30 +198,30 @@ class Masters:
             server.cont()
 
     def kill(self) -> None:
-        """Ends them with SIGKILL."""
+        """End the servers with SIGKILL."""
         for server in self.members:
             server.kill()
 
     def terminate(self) -> None:
-        """Ends them with SIGTERM."""
+        """End the servers with SIGTERM."""
         for server in self.members:
             server.terminate()
 
     def restart(self, *, empty: bool = False) -> None:
-        """Kills all of them and starts them again, each on its port: with what it had saved, or `empty`."""
+        """Kill all servers and start them again, each on its port: with their saved data, or `empty`."""
         self.kill()
         for server in self.members:
             server.restart(empty=empty)
         self.let_vote()
 
     def close(self) -> None:
-        """Kills them and removes their folders."""
+        """Kill the servers and remove their folders."""
         for server in self.members:
             server.close()
 
 
 class All:
-    """Several events as one: set when all of them are."""
+    """Several events as one, which is set when all of them are."""
 
     def __init__(self, events: Sequence[threading.Event]) -> None:
         self._events = events
@@ -230,13 +231,13 @@ class All:
         return all(event.is_set() for event in self._events)
 
     def wait(self, timeout: float) -> bool:
-        """Waits until all are set, for so many seconds at most; returns whether they are."""
+        """Wait until all are set, for so many seconds at most; return whether they are."""
         deadline = time.monotonic() + timeout
         return all(event.wait(max(0.0, deadline - time.monotonic())) for event in self._events)
 
 
 class Faults:
-    """The same fault, armed before several masters; it strikes once before each of them."""
+    """The same fault, armed before several masters, which strikes once before each of them."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self._faults = faults
@@ -263,7 +264,7 @@ class Proxies:
 
     @property
     def url(self) -> Urls:
-        """Return where the masters listen."""
+        """Return the URLs of the proxies."""
         return Urls([proxy.url for proxy in self.members], self.guard)
 
     def some(self, count: int, dice: random.Random) -> "Proxies":
@@ -271,7 +272,7 @@ class Proxies:
         return Proxies(dice.sample(self.members, count), self.guard)
 
     def swallow_reply(self, match: Match, *, close: bool = False) -> Faults:
-        """Lose a reply, as `Proxy.swallow_reply`. Later replies are lost, too: clients send on while they wait."""
+        """Lose a reply, as `Proxy.swallow_reply`. Later replies are lost, too: clients go on sending meanwhile."""
         return Faults([proxy.swallow_reply(match, close=close, mute=not close) for proxy in self.members])
 
     def lose_request(self, match: Match) -> Faults:
@@ -287,7 +288,7 @@ class Proxies:
         return Faults([proxy.swallow_message(match) for proxy in self.members])
 
     def pause(self) -> None:
-        """Let nothing through, and close nothing."""
+        """Let nothing through, without closing a connection."""
         for proxy in self.members:
             proxy.pause()
 
@@ -297,15 +298,15 @@ class Proxies:
             proxy.resume()
 
     def break_all(self) -> None:
-        """Closes every connection."""
+        """Close every connection."""
         for proxy in self.members:
             proxy.break_all()
 
     def close(self) -> None:
-        """Closes them."""
+        """Close the proxies."""
         for proxy in self.members:
             proxy.close()
 
 
-Deployment = Server | Masters  # what a client of the tests may be connected to
+Deployment = Server | Masters  # connections of a test's clients lead to it
 ProxyBefore = Proxy | Proxies

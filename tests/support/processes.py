@@ -1,4 +1,4 @@
-"""Processes that take part in a test, and talk in lines of JSON."""
+"""Processes that take part in a test, and exchange lines of JSON with it."""
 
 import json
 import os
@@ -44,13 +44,13 @@ class Worker:
         return self._process.pid
 
     def send(self, thing: Any) -> None:
-        """Writes one object to its stdin."""
+        """Write one object to the process's stdin."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(thing) + "\n")
         self._process.stdin.flush()
 
     def receive(self, within: float = 30.0) -> Any:
-        """The next object from its stdout; fails if it ended or says nothing within so many seconds."""
+        """Return the next object from the process's stdout; fail if it has ended, or prints none for so long."""
         try:
             line = self._lines.get(timeout=within)
         except queue.Empty:
@@ -59,16 +59,16 @@ class Worker:
         return json.loads(line)
 
     def look(self) -> Any | None:
-        """The next object from its stdout, or None if there is none yet."""
+        """Return the next object from the process's stdout, or None if there is none yet."""
         return None if self._lines.empty() else self.receive()
 
     def kill(self) -> None:
-        """Ends it with SIGKILL."""
+        """End the process with SIGKILL."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """Freezes it (SIGSTOP)."""
+        """Freeze the process (SIGSTOP)."""
         freeze(self.pid)
 
     def cont(self) -> None:
@@ -76,11 +76,11 @@ class Worker:
         os.kill(self.pid, signal.SIGCONT)
 
     def wait(self, within: float = 30.0) -> int:
-        """Waits until it has ended; returns its exit code."""
+        """Wait until the process has ended; return its exit code."""
         return self._process.wait(within)
 
     def close(self) -> None:
-        """Ends it, whatever it does."""
+        """End the process, whatever it does."""
         self.kill()
         if self._process.stdin is not None:
             try:

@@ -1,7 +1,7 @@
 """A TCP proxy that loses and delays: single requests, single replies, single messages, or everything.
 
-It understands just enough of the protocol to tell requests and replies apart and to count them. A test arms a fault for
-the next request (or message) that matches; it strikes once.
+The proxy understands just enough of the protocol to tell requests and replies apart and to count them. A test arms a
+fault for the next request (or message) that matches; the fault strikes once.
 """
 
 import socket
@@ -15,16 +15,16 @@ Words = list[bytes]
 Match = Callable[[Words], bool]
 
 BULKS = (b"$", b"=", b"!")
-PARTS_PER_ENTRY = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}  # an attribute (|) has its value after it
+PARTS_PER_ENTRY = {b"*": 1, b"~": 1, b">": 1, b"%": 2, b"|": 2}  # an attribute (|) precedes its value
 MESSAGES = ([b"message"], [b"pmessage"], [b"smessage"])
 SUBSCRIPTIONS = (b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE", b"UNSUBSCRIBE", b"PUNSUBSCRIBE", b"SUNSUBSCRIBE")
-HOLDING = ("hold", "late")  # the kinds of fault that wait until they are released
+HOLDING = ("hold", "late")  # the kinds of fault that keep a request or a reply until `release`
 ON_REQUESTS = ("swallow", "forge", "lose", *HOLDING)
 JOIN_SECONDS = 5.0
 
 
 def calls_script(*names: str) -> Match:
-    """Matches EVALSHA and EVAL of these scripts of relock."""
+    """Match EVALSHA and EVAL of these scripts of relock."""
     from relock._scripts import load
 
     scripts = [load(name) for name in names]
@@ -35,19 +35,19 @@ def calls_script(*names: str) -> Match:
 def replies_to(words: Words) -> int:
     """Return the number of replies to a request: one, or one for each channel of a subscribe or unsubscribe.
 
-    To leave *all* channels without naming them gets as many as there were, which the proxy doesn't know.
+    Unsubscribing from *all* channels without naming them gets a reply for each, a number that the proxy doesn't know.
     """
     return max(1, len(words) - 1) if words and words[0].upper() in SUBSCRIPTIONS else 1
 
 
 class Framer:
-    """Cuts a stream of the protocol (RESP2 or RESP3) into whole values."""
+    """Splitter of a stream of the protocol (RESP2 or RESP3) into whole values."""
 
     def __init__(self) -> None:
         self._buffer = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The values that are complete now, as bytes."""
+        """Return the values that are complete now, as bytes."""
         self._buffer += data
         values = []
         while (end := self._end(0)) is not None:
@@ -72,7 +72,7 @@ class Framer:
 
 
 def words_of(value: bytes) -> Words:
-    """The bulk strings of a request or of a message, without the lines around them."""
+    """Return the bulk strings of a request or of a message, without the lines around them."""
     lines = value.split(b"\r\n")
     words: Words = []
     if lines[0][:1] not in (b"*", b">"):
@@ -90,7 +90,7 @@ def words_of(value: bytes) -> Words:
 
 @define(eq=False)
 class Fault:
-    """One armed fault; `struck` is set once it has found its request."""
+    """One armed fault; `struck` is set once the fault has found its request."""
 
     match: Match
     kind: str
@@ -115,11 +115,11 @@ class Line:
     """The way to one server, on which tests arm faults. The code that carries requests calls `strike` for each."""
 
     def __init__(self) -> None:
-        self.faults: list[Fault] = []  # those that are armed
+        self.faults: list[Fault] = []  # the armed ones
         self.lock = threading.Lock()
 
     def swallow_reply(self, match: Match, *, close: bool = False, mute: bool = False) -> Fault:
-        """The request reaches the server, but its reply is lost; `close` breaks the connection then.
+        """Lose a reply, though its request reaches the server; `close` then breaks the connection.
 
         With `mute` all later replies on that connection are lost, too: so a network falls silent under a client that
         sends more than one request before it reads.
@@ -127,19 +127,19 @@ class Line:
         return self._arm(Fault(match, "swallow", close, mute))
 
     def lose_request(self, match: Match) -> Fault:
-        """The request is lost, and the connection breaks."""
+        """Lose a request, and break its connection."""
         return self._arm(Fault(match, "lose"))
 
     def hold_request(self, match: Match, *, close: bool = False) -> Fault:
-        """The request, and what follows on its connection, waits until `Fault.release`.
+        """Hold a request, and all that follows on its connection, until `Fault.release`.
 
-        Then it reaches the server, even if the client is gone: a script that comes late. `done` is set when the server
+        Then the request reaches the server, even if the client is gone: a late script. `done` is set when the server
         has answered it. `close` breaks the client's end as soon as the request is held.
         """
         return self._arm(Fault(match, "hold", close))
 
     def hold_reply(self, match: Match) -> Fault:
-        """The request reaches the server; its reply, and what follows on its connection, waits until `Fault.release`.
+        """Hold a reply, and all that follows on its connection, until `Fault.release`.
 
         `struck` is set when the server has answered, `done` when the answer is on its way to the client.
         """
@@ -151,7 +151,7 @@ class Line:
         return fault
 
     def disarm(self, fault: Fault) -> bool:
-        """Takes a fault back; returns False if it is too late, because it has found its request."""
+        """Take a fault back; return False if it has already found its request."""
         with self.lock:
             if fault not in self.faults:
                 return False
@@ -159,7 +159,7 @@ class Line:
             return True
 
     def strike(self, words: Words, kinds: tuple[str, ...]) -> Fault | None:
-        """The first armed fault of `kinds` that matches, disarmed."""
+        """Return the first armed fault of `kinds` that matches, disarmed."""
         with self.lock:
             for fault in self.faults:
                 if fault.kind in kinds and words and fault.match(words):
@@ -169,7 +169,7 @@ class Line:
 
 
 class Proxy(Line):
-    """Listens on loopback, in front of one server."""
+    """Proxy that listens on loopback, in front of one server."""
 
     def __init__(self, port: int) -> None:
         super().__init__()
@@ -186,17 +186,17 @@ class Proxy(Line):
 
     @property
     def url(self) -> str:
-        """Return where the proxy listens."""
+        """Return the URL of the proxy."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def forge_reply(
         self, match: Match, forge: Callable[[bytes], bytes], *, close: bool = False, mute: bool = False
     ) -> Fault:
-        """The request reaches the server, and `forge` changes its reply; `close` and `mute` as in `swallow_reply`."""
+        """Let `forge` change a reply after its request reached the server; `close` and `mute` as in `swallow_reply`."""
         return self._arm(Fault(match, "forge", close, mute, forge))
 
     def swallow_message(self, match: Match) -> Fault:
-        """One message of Pub/Sub is lost; `match` gets its words: kind, channel, payload."""
+        """Lose one message of Pub/Sub; `match` gets its words: kind, channel, payload."""
         return self._arm(Fault(match, "message"))
 
     def _arm(self, fault: Fault) -> Fault:
@@ -205,33 +205,33 @@ class Proxy(Line):
         return super()._arm(fault)
 
     def pause(self) -> None:
-        """Let nothing through, in either direction, and close nothing: a black hole."""
+        """Let nothing through, in either direction, without closing a connection: a black hole."""
         self.flows.clear()
 
     def resume(self) -> None:
-        """Let everything through again, also what `pause` has held."""
+        """Let everything through again, also the bytes that `pause` has held."""
         self.flows.set()
 
     def let_go(self) -> None:
-        """Let everything through again, also what a fault holds."""
+        """Let everything through again, also the requests and replies that faults hold."""
         self.resume()
         for fault in self._held:
             fault.release()
 
     def break_all(self) -> None:
-        """Closes every connection."""
+        """Close every connection."""
         for pair in list(self._pairs):
             pair.close()
 
     def lead_to(self, port: int) -> None:
-        """Put another server in the place of the one before: connections end, and new ones go there."""
+        """Put another server in the place of the one before: connections end, and new ones lead there."""
         self.lead_new_to(port)
         self.break_all()
 
     def lead_new_to(self, port: int) -> None:
-        """Moves the address: new connections go to another server, and open ones stay where they are.
+        """Move the address: new connections lead to another server, and open ones stay where they are.
 
-        A connection that is being opened is there when this returns. So a test that then ends all connections of the
+        A connection that is being opened is complete when this returns. So a test that then ends all connections of the
         old server misses none.
         """
         with self._leading:
@@ -246,17 +246,17 @@ class Proxy(Line):
             try:
                 with self._leading:
                     server = socket.create_connection(("127.0.0.1", self._server_port))
-                for end in (client, server):  # a reply must not wait for an acknowledgement: no test armed that
+                for end in (client, server):  # no reply may wait for an acknowledgement, a delay that no test armed
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError:
                 client.close()
                 continue
             pair = _Pair(self, client, server)
-            self._pairs.append(pair)  # before it carries anything: `break_all` must reach all who got a reply
+            self._pairs.append(pair)  # first, so that `break_all` ends every connection with a reply
             pair.start()
 
     def close(self) -> None:
-        """Ends it."""
+        """End the proxy and its connections."""
         _shut(self._listener, socket.SHUT_RDWR)  # a close alone would leave a thread in accept(), and the port open
         self._acceptor.join(JOIN_SECONDS)
         self._listener.close()
@@ -278,12 +278,12 @@ class _Pair:
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._requests, self._replies)]
 
     def start(self) -> None:
-        """Begins to carry what comes."""
+        """Begin to carry bytes in both directions."""
         for thread in self._threads:
             thread.start()
 
     def join(self) -> None:
-        """Waits for its threads, once it is closed, and gives the sockets back."""
+        """Wait for the threads of a closed pair, and close the sockets."""
         for thread in self._threads:
             thread.join(JOIN_SECONDS)
         self._client.close()

@@ -1,4 +1,4 @@
-"""A master of which there is only one line, over which it publishes what a test says."""
+"""A master that is only one line, over which a test publishes messages."""
 
 import socket
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ CONFIRMED = b"$3\r\nrun\r\n$4\r\nrepl\r\n*3\r\n$9\r\nsubscribe\r\n$14\r\nlock:cl
 
 
 def published(payload: bytes) -> bytes:
-    """A message for the client, as a server sends it."""
+    """Return a message for the client, as a server sends it."""
     return b"*3\r\n$7\r\nmessage\r\n$14\r\nlock:client:me\r\n$%d\r\n%b\r\n" % (len(payload), payload)
 
 
@@ -38,7 +38,7 @@ class Line(Connection):
 
 
 class FakeMaster:
-    """Connect to the test."""
+    """A master whose connections lead to the test."""
 
     index = 0
     address = "a"
@@ -75,14 +75,14 @@ class FakeMaster:
 
 
 class Ignores(HubListener):
-    """Ignores all that it is told."""
+    """Listener that ignores all events."""
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None: ...
 
     def unclaimed(self, keys: LockKeys, owner: bytes, token: int) -> None: ...
 
     def watch_waiters(self) -> None:
-        """Ignored."""
+        """Ignore the call."""
 
     def subscribed(self) -> None: ...
 

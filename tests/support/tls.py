@@ -18,7 +18,7 @@ CERTIFICATE = (
 
 
 def certificate(folder: Path) -> Path:
-    """Makes a self-signed certificate for 127.0.0.1; its key is beside it, as ``key.pem``."""
+    """Make a self-signed certificate for 127.0.0.1; its key is beside it, as ``key.pem``."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl on the PATH to make a certificate with")
     folder.mkdir()
@@ -28,25 +28,25 @@ def certificate(folder: Path) -> Path:
 
 
 class Tls:
-    """A certificate, and a port to speak TLS at; a server that has these `arguments` does."""
+    """A certificate, and a port for TLS; a server that is started with these `arguments` speaks TLS there."""
 
     def __init__(self, folder: Path, port: int | None = None) -> None:
         self.certificate = certificate(folder)
         self.port = port or free_port()
-        self.server: Server  # whatever starts it sets this
+        self.server: Server  # set by the test that starts it
         self.arguments = (
             *("--tls-port", str(self.port), "--tls-auth-clients", "no", "--tls-cert-file", str(self.certificate)),
             *("--tls-key-file", str(folder / "key.pem"), "--tls-ca-cert-file", str(self.certificate)),
         )
 
     def url(self, trusted: Path | None = None, host: str = "127.0.0.1", scheme: str = "rediss") -> str:
-        """Return where the server listens, with the certificate to trust: `trusted`, or the server's own."""
+        """Return the URL of the server, with the certificate to trust: `trusted`, or the server's own."""
         return f"{scheme}://{host}:{self.port}/0?ssl_ca_certs={trusted or self.certificate}"
 
 
 @contextmanager
 def skipped_without_tls() -> Iterator[None]:
-    """Skips the test if the server that starts within it is built without TLS."""
+    """Skip the test if the server that starts within the block is built without TLS."""
     try:
         yield
     except AssertionError as error:

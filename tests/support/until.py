@@ -1,4 +1,4 @@
-"""Waiting for something to become true, instead of sleeping and hoping."""
+"""Waiting for a condition to become true, instead of sleeping and hoping."""
 
 import time
 from collections.abc import Callable
@@ -7,9 +7,9 @@ POLL_SECONDS = 0.003
 
 
 def until(predicate: Callable[[], object], *, within: float, what: str) -> float:
-    """Returns the seconds that passed until `predicate` was true; fails after `within` seconds, naming `what`.
+    """Return the seconds that passed until `predicate` was true; fail after `within` seconds, naming `what`.
 
-    A test that passes never depends on `within`: it only bounds how long a failure takes to be seen.
+    A passing test never depends on `within`, which only bounds the time until a failure is seen.
     """
     begin = time.monotonic()
     while not predicate():

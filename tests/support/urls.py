@@ -15,17 +15,17 @@ class Urls(list[str]):
 
     @property
     def word(self) -> str:
-        """All URLs in one word, for a command line."""
+        """Return all URLs in one word, for a command line."""
         return " ".join(self)
 
 
 def urls_of(word: str) -> str | Urls:
-    """One URL, or those of a group of masters that relock has looked at, from a command line."""
+    """Return one URL, or those of a group of masters that relock has looked at, from a command line."""
     urls = word.split()
     return urls[0] if len(urls) == 1 else Urls(urls, GUARD_SECONDS)
 
 
 def options_for(urls: object, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a client of `urls`: with the guard that is in use there, unless it has its own."""
+    """Return the options of a client of `urls`: with the guard that is in use there, unless the client names one."""
     guard = urls.guard if isinstance(urls, Urls) else None
     return options if guard is None else {"restart_guard": guard, **options}

@@ -1,4 +1,4 @@
-"""Tasks of virtual event loops that act for virtual threads: what these call, a task calls, and owns what it takes."""
+"""Tasks of virtual event loops that act for virtual threads: a task makes the calls, and owns the holds."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -16,19 +16,19 @@ Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class VirtualActor:
-    """A task of `loop`, which does what one thread of the same process asks for.
+    """A task of `loop`, which acts for one thread of the same process.
 
     Args:
-        interrupted: what is raised in the thread where its actor was cancelled; and what interrupts the thread while it
-            waits, and so cancels its actor.
+        interrupted: the exception that is raised in the thread when its actor is cancelled. The same exception, when it
+            interrupts the waiting thread, cancels the actor.
     """
 
     def __init__(self, loop: VirtualLoop, process: Process, interrupted: type[BaseException]) -> None:
         self._loop = loop
         self._process = process
         self._interrupted = interrupted
-        self._asked = 0  # how many calls
-        self._doing = 0  # which of them, while one is under way
+        self._asked = 0  # the number of calls
+        self._doing = 0  # the number of the call that is under way; 0 for none
         self._inbox: asyncio.Queue[tuple[int, Work, VirtualQueue]] = asyncio.Queue()
         self.task: asyncio.Task[None] | None = None
         loop.call_soon_threadsafe(self._begin)
@@ -53,19 +53,19 @@ class VirtualActor:
             results.put((result, error))
 
     def carry_out(self, coroutine: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
-        """Return what the task awaits to have `coroutine` carried out."""
+        """Return an awaitable that carries out `coroutine`."""
         return coroutine
 
     def acting(self) -> "asyncio.Task[Any] | None":
-        """The task that carries out the present call."""
+        """Return the task that carries out the present call."""
         return self.task
 
     def cancel(self) -> None:
-        """Cancels the call that was asked for last, if it is still under way; from any thread."""
+        """Cancel the latest call, if it is still under way; from any thread."""
         self._loop.call_soon_threadsafe(self.cancel_call, self._asked)
 
     def cancel_call(self, number: int) -> None:
-        """Cancel that call, in the loop, if the call is still under way."""
+        """Cancel the call of this number, in the loop, if it is still under way."""
         task = self.acting()
         if self._doing == number and task is not None:
             task.cancel()
@@ -75,7 +75,7 @@ class VirtualActor:
             self.task.uncancel()
 
     def do(self, work: Work) -> Any:
-        """Have the task do the work; return or raise its outcome."""
+        """Let the task do the work; return or raise its outcome."""
         self._asked += 1
         results = VirtualQueue(self._process)
         self._loop.call_soon_threadsafe(self._inbox.put_nowait, (self._asked, work, results))
@@ -89,7 +89,7 @@ class VirtualActor:
         return result
 
     def see(self, look: Callable[[], Any]) -> Any:
-        """Looks at something local as the task would."""
+        """Look at something local as the task would."""
 
         async def looking() -> Any:
             return look()

@@ -1,4 +1,4 @@
-"""Python imports this when it starts, if its folder is on PYTHONPATH: see `support.caches`."""
+"""Limit the caches: Python imports this module when it starts, if its folder is on PYTHONPATH (`support.caches`)."""
 
 import os
 import sys
@@ -9,12 +9,12 @@ from types import ModuleType
 
 
 class SmallCaches(MetaPathFinder):
-    """Limits the caches of relock once a program imports it."""
+    """Finder that limits the caches of relock once a program imports it."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Finds the module that has the limit."""
+        """Find the module that has the limit."""
         if name != "relock._caches":
             return None
         spec = PathFinder.find_spec(name, path, target)
