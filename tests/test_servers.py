@@ -1,4 +1,4 @@
-"""The kinds of server that must be here can be started."""
+"""The kinds of server that must be installed can be started."""
 
 import time
 

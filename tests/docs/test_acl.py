@@ -1,4 +1,4 @@
-"""The user that the ACL page describes can do everything that the API offers."""
+"""Rights of the user on the ACL page: they suffice for everything that the API offers."""
 
 import os
 import re
@@ -25,11 +25,11 @@ def _documented_rights() -> list[str]:
 
 
 def _documented_entries() -> dict[str, str]:
-    """The entries of the log that the page explains, each with who asks for that."""
+    """Return the entries of the log that the page explains, each with the program that asks for the right."""
     rows = re.findall(r"^\| `([^`]+)` \| ([^,]+), ", PAGE.read_text().split("## What `ACL LOG` shows")[1], re.MULTILINE)
     entries = {entry.replace("\\|", "|"): asked.strip("`") for entry, asked in rows}
     assert set(entries.values()) == {"redis-py", "relock doctor"}
-    return entries | {entry.partition("|")[0]: asked for entry, asked in entries.items()}  # as Redis 6.2 names them
+    return entries | {entry.partition("|")[0]: asked for entry, asked in entries.items()}  # as Redis 6.2 does
 
 
 def _refused(server: Server) -> set[str]:
@@ -84,7 +84,7 @@ def _use_everything(client: Client) -> None:
     waiter.join()
     assert order == ["holder", "waiter"]
     lock.acquire()
-    assert not client.lock("a", owner="another").acquire(timeout=0.2)  # enters the queue and leaves it
+    assert not client.lock("a", owner="another").acquire(timeout=0.2)  # joins the queue and leaves it
     assert client.force_release("a")
     with pytest.raises(LockLostError):
         lock.release()

@@ -1,4 +1,4 @@
-"""The pages that argue for safety name tests and planted bugs that exist, and leave no rule without one."""
+"""Pages that argue for safety: the tests and planted bugs that they name exist, and each rule has some."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ def functions_of(path: Path) -> set[str]:
 
 
 def section_of(rule: int) -> str:
-    """Return what the pages say of one rule."""
+    """Return the section of one rule."""
     found = re.search(rf"^## Rule {rule}\. .*?(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
     assert found is not None, f"the pages say nothing of rule {rule}"
     return found[0]
@@ -32,7 +32,7 @@ def test_the_tests_that_are_named_exist(file: str) -> None:
 
 
 def test_each_rule_is_held_by_tests_of_the_usual_run() -> None:
-    """A test that only the long run plays would let a rule be broken for as long as nobody plays that."""
+    """A rule could otherwise be broken for as long as no long run is played."""
     for file in {file for file, _ in TEST.findall(PAGE)}:
         left_out = {
             node.name
@@ -48,7 +48,7 @@ def test_all_rules_are_looked_at() -> None:
 
 
 def test_no_test_is_named_in_another_way() -> None:
-    """Tests that are named in another way would not be looked for."""
+    """A test that is named in another form would not be looked for."""
     assert len(TEST.findall(PAGE)) == len(re.findall(r"\btest_\w+(?!\w|\.py)", PAGE))
 
 

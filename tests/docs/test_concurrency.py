@@ -12,7 +12,7 @@ KEPT = re.compile(r"^Kept in (.+?)\.$", re.MULTILINE | re.DOTALL)
 
 
 def _rules() -> dict[str, set[str]]:
-    """The modules that keep each rule, as the page says."""
+    """Return the modules that keep each rule, as the page says."""
     sections = re.split(r"^### ", PAGE.read_text(), flags=re.MULTILINE)[1:]
     rules = {}
     for section in sections:
@@ -23,7 +23,7 @@ def _rules() -> dict[str, set[str]]:
 
 
 def _named() -> dict[str, set[str]]:
-    """The modules in which comments and docstrings name each rule."""
+    """Return the modules in which comments and docstrings name each rule."""
     named: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
         for rule in NAME.findall(path.read_text()):

@@ -1,4 +1,4 @@
-"""The page on what relock costs says of the paths what the tests count."""
+"""The page on relock's cost: its figures of each path are those that the tests count."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ PAGE = Path(__file__).parents[2] / "docs/concepts/cost.md"
 
 
 def row(path: str) -> list[str]:
-    """The cells of the line of the table that begins with `path`, after it."""
+    """Return the cells of the table's line that begins with `path`, without that first cell."""
     lines = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith(f"| {path} |")]
     assert len(lines) == 1, path
     return lines[0][1:]
 
 
 def way(name: str) -> Way:
-    """The path over one master that the tests count under this name."""
+    """Return the path over one master that the tests count under this name."""
     return next(way for way in PATHS if way.name == name and 1 in way.masters)
 
 

@@ -50,7 +50,7 @@ def boxes(svg: ElementTree.Element, kind: str) -> list[Box]:
 
 @pytest.fixture(scope="module")
 def diagrams() -> Any:
-    """The module that draws them."""
+    """The module that draws the diagrams."""
     spec = importlib.util.spec_from_file_location("sequence_diagram", DOCS / "_ext/sequence_diagram.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,6 +1,6 @@
 """The documentation's examples are run as they stand, against a real server.
 
-A page is one story: its blocks run in order and share their names. Only the address of the server is another one.
+A page is one story: its blocks run in order and share their names. Only the server's address is replaced.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ ADDRESS = "localhost:6379"
 
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_of(page: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every ``python`` block of the page runs, and every ``>>>`` shows what it says."""
+    """Every ``python`` block of the page runs, and every ``>>>`` prints the result that the page shows."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(logging.getLogger("relock"), "propagate", False)
     text = (ROOT / page).read_text().replace(ADDRESS, f"127.0.0.1:{server.port}")
@@ -61,7 +61,7 @@ def test_examples_of(page: str, server: Server, tmp_path: Path, monkeypatch: pyt
 
 
 def _run_tests(namespace: dict[str, Any]) -> None:
-    """A test that a page shows passes, too: defining it shows nothing."""
+    """Run the tests that a page defines, because defining one checks nothing."""
     fixtures: dict[str, Callable[[], AbstractContextManager[object]]] = {
         "relock_lab": Lab,
         "relock_server": local_server,

@@ -1,4 +1,4 @@
-"""Tutorial for FastAPI: its programs, and in which task FastAPI runs what."""
+"""Tutorial for FastAPI: its programs, and the task or thread in which FastAPI runs each part of an endpoint."""
 
 import asyncio
 import importlib.util
@@ -25,7 +25,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def test_the_tests_of_the_tutorial_pass(tmp_path: Path) -> None:
-    """Readers would run the tests so: in a folder of their own, with pytest alone."""
+    """Readers run the tests in the same way: in a folder of their own, with pytest alone."""
     for name in ("orders.py", "test_orders.py"):
         shutil.copy(EXAMPLES / name, tmp_path)
     command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:valkey"]
@@ -44,7 +44,7 @@ def load(name: str) -> Any:
 
 
 def answer(app: Any, path: str) -> Any:
-    """Return what the service answers, and end its client."""
+    """Return the service's answer, and end its client."""
 
     async def ask() -> Any:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
@@ -63,7 +63,7 @@ def around(server: Server, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def until_free(client: AsyncClient, name: str) -> None:
-    """Wait until nobody has the lock: an answer may come before what is around its endpoint has ended."""
+    """Wait until the lock is free: an answer may come before the code around its endpoint has ended."""
     while (await client.info(name)).held:
         await asyncio.sleep(0.01)
 
@@ -107,7 +107,7 @@ def test_middleware_and_its_endpoint_have_one_hold_by_an_owner(around: Any, monk
 
 
 def test_middleware_runs_its_endpoint_in_another_task(server: Server, name: str) -> None:
-    """Endpoints do not hold what the middleware has taken."""
+    """Endpoints do not own the hold of the middleware."""
     app, client = FastAPI(), AsyncClient(server.url)
 
     @app.middleware("http")
@@ -168,7 +168,7 @@ def test_a_body_that_is_streamed_and_a_plain_function_do_not_hold_what_a_depende
         assert "outside a task" in await answer(app, "/plain")
         seen.clear()
         assert await answer(app, "/later") == 1
-        assert seen == [True, "left"], "and until the background tasks are done"
+        assert seen == [True, "left"], "the lock is held until the background tasks are done"
         await client.close()
 
     asyncio.run(scene())

@@ -1,4 +1,4 @@
-"""The promises of docs/concepts/guarantees.md, each shown on a real server; the numbers are the page's."""
+"""The promises of docs/concepts/guarantees.md, each shown on a real server and numbered as on the page."""
 
 import contextlib
 import itertools
@@ -20,7 +20,7 @@ import relock
 from relock import Client, LockLostError, Loss, QuorumError
 from relock._servers.starting import freeze
 
-SLACK = 3.0  # for a busy machine; whatever is not as promised takes longer than that, or for ever
+SLACK = 3.0  # for a busy machine; a broken promise takes longer than that, or has no end
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def client(server: Server) -> Iterator[Client]:
 
 @contextmanager
 def process(server: Server, code: str) -> Iterator["subprocess.Popen[str]"]:
-    """A process that has a client and runs `code`, which says "ready"; it is killed at the end."""
+    """Start a process that has a client and runs `code`, which prints "ready"; kill it at the end."""
     program = f"import time\nfrom relock import Client\nclient = Client({server.url!r})\n{code}\n"
     with subprocess.Popen(
         [sys.executable, "-u", "-c", program],
@@ -53,13 +53,13 @@ def process(server: Server, code: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 def queued(client: Client, number: int) -> None:
-    """Waits until so many wait for the lock "a"."""
+    """Wait until so many wait for the lock "a"."""
     until(lambda: len(client.info("a").queue) == number, within=10, what=f"{number} in the queue")
 
 
 @contextmanager
 def waiter(client: Client) -> Iterator[threading.Event]:
-    """A thread that takes the lock "a"; the event is set once it has it."""
+    """Start a thread that takes the lock "a"; the event is set once the thread has it."""
     got = threading.Event()
 
     def take() -> None:
@@ -77,7 +77,7 @@ WAITER = "print('ready'); client.lock('a').acquire()"
 
 
 def test_1_exclusion(server: Server) -> None:
-    """Several clients with several threads each: nobody is ever inside with somebody else."""
+    """Several clients with several threads each: never are two of them inside at once."""
     inside = 0
     seen = []
 
@@ -146,7 +146,7 @@ def test_4_tokens_rise(client: Client, server: Server) -> None:
         else:
             lock.release()
     assert all(earlier < later for earlier, later in itertools.pairwise(tokens))
-    ahead = tokens[-1] + 3_600_000_000  # as if the server's clock had been set back by an hour
+    ahead = tokens[-1] + 3_600_000_000  # as if the server's clock had then been set back by an hour
     server.cli("SET", "lock:{a}:token", ahead, "PX", 7_200_000)
     with lock:
         assert lock.token == ahead + 1
@@ -200,7 +200,7 @@ def test_9_a_dead_waiter_delays_nobody(server: Server, client: Client) -> None:
             queued(client, 2)
             first.kill()
             first.wait()
-            time.sleep(0.2)  # the server sees the connection closing
+            time.sleep(0.2)  # until the server sees the connection closing
             begin = time.monotonic()
             holder.release()
             assert got.wait(10)
@@ -224,7 +224,7 @@ def test_10_a_free_lock_is_noticed_without_a_message(server: Server, client: Cli
     holder.acquire()
     with waiter(client) as got:
         queued(client, 1)
-        server.cli("DEL", "lock:{a}")  # nobody publishes anything
+        server.cli("DEL", "lock:{a}")  # publishes no message
         begin = time.monotonic()
         assert got.wait(10)
         assert time.monotonic() - begin < 3.0 + SLACK

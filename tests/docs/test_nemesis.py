@@ -1,4 +1,4 @@
-"""The nemesis' tables in the documentation are made from the results of its runs, and its controls are counted."""
+"""The nemesis' tables in the documentation are those of its results, and its controls are counted."""
 
 from pathlib import Path
 

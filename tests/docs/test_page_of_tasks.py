@@ -1,4 +1,4 @@
-"""The goals and tables of tasks say what was measured of them, and nothing where nothing was."""
+"""The goals and tables of tasks show the measured figures, and no figure that was not measured."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The benchmark's page of results, the page about performance and the README say what the benchmark's results say."""
+"""The benchmark's page of results, the page about performance and the README agree with the benchmark's results."""
 
 import copy
 import subprocess
@@ -78,7 +78,7 @@ def test_a_goal_is_judged_where_it_is_missed_worst() -> None:
     slow["rounds"] = [{"median_us": 300.0}]
     assert _median_goal(report) == (3.0, False)
     slow["rounds"] = [{"failed": "no master"}]
-    assert not _median_goal(report)[1], "a figure that is missing is a goal that is missed"
+    assert not _median_goal(report)[1], "a missing figure is a missed goal"
 
 
 def _median_goal(report: dict[str, object]) -> tuple[float, bool]:
@@ -111,7 +111,7 @@ def test_how_long_the_lock_is_in_use_is_judged_where_it_was_measured() -> None:
             one["in_use"] = 0.9 if row["section_ms"] else 0.1
     assert _in_use(report) == (0.9, True)
     assert "90% in use" in rendered(report)
-    assert "10% in use" not in rendered(report), "an empty section uses nothing"
+    assert "10% in use" not in rendered(report), "an empty section uses no time"
     worst = next(row for row in report["handoffs"] if row["section_ms"] and row["contestant"] == RELOCKS_HOP)
     worst["rounds"] = [{"in_use": 0.8}]
     assert _in_use(report) == (0.8, False)

@@ -1,4 +1,4 @@
-"""Reference: it lists exactly what there is."""
+"""The reference lists exactly the names, options, events and loggers that exist."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ REFERENCE = DOCS / "reference"
 
 
 def _rows(page: str) -> dict[str, list[str]]:
-    """The rows of all tables of a page, by the names in their first cells."""
+    """Return the rows of all tables of a page, by the names in their first cells."""
     rows: dict[str, list[str]] = {}
     for line in (REFERENCE / page).read_text().splitlines():
         if line.startswith("| `"):
@@ -91,7 +91,7 @@ def test_the_guarantees_name_tests_that_exist() -> None:
 
 
 def _told_loggers() -> dict[tuple[str, str], str]:
-    """The rows of the table of loggers, by logger and level."""
+    """Return the rows of the table of loggers, by logger and level."""
     told = {}
     for line in (DOCS / "how-to" / "operating.md").read_text().splitlines():
         if line.startswith("| `relock."):
@@ -114,12 +114,12 @@ def _used_loggers() -> set[tuple[str, str]]:
 def test_every_logger_that_speaks_is_in_the_table() -> None:
     told = set(_told_loggers())
     chosen_as_it_runs = {(logger, level) for logger, level in told if logger == "relock.events"}
-    service = {("relock._runtime.service", "WARNING")}  # by `write`: DEBUG from the second time on
+    service = {("relock._runtime.service", "WARNING")}  # called through `write`: DEBUG from the second time on
     assert told - chosen_as_it_runs - service == _used_loggers()
 
 
 def _told_options(docstring: str) -> dict[str, str]:
-    """The entries below Args, by their names."""
+    """Return the entries below Args, by their names."""
     entries = docstring.partition("Args:")[2].partition("Raises:")[0]
     return dict(re.findall(r"^ {8}(\w+): (.*(?:\n {9,}.*)*)", entries, re.MULTILINE))
 

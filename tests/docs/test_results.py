@@ -1,4 +1,4 @@
-"""The page of the simulator's results says what its results say."""
+"""The page of the simulator's results agrees with its results."""
 
 import runpy
 from pathlib import Path
@@ -18,7 +18,7 @@ def test_the_table_is_that_of_the_results() -> None:
 
 def test_every_run_was_of_a_commit_and_of_nothing_else() -> None:
     for run in record.read(RESULTS / "simulator.json"):
-        assert not run.commit.endswith(record.DIRTY), "its commit is not what was played"
+        assert not run.commit.endswith(record.DIRTY), "the played code is that of its commit"
 
 
 def test_nothing_is_known_to_be_wrong_with_the_newest_code_that_was_played() -> None:

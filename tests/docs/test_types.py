@@ -1,4 +1,4 @@
-"""The documentation's examples pass a strict type checker as they stand: readers copy them into code that has one."""
+"""The documentation's examples pass a strict type checker as they stand: readers copy them into checked code."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ PROMPT = re.compile(r"(>>>|\.\.\.) ")
 
 
 def _python_of(page: str) -> str:
-    """The blocks of a page as one module, because they share their names; each line has the number it has there."""
+    """Return the blocks of a page as one module, because they share their names; line numbers are those of the page."""
     lines = [""] * (page.count("\n") + 1)
     for block in BLOCK.finditer(page):
         first = page.count("\n", 0, block.start(1))
@@ -22,14 +22,14 @@ def _python_of(page: str) -> str:
 
 
 def _without_prompts(block: str) -> str:
-    """Return what a reader types at the prompts of an example; what that shows is left out."""
+    """Return the input at the prompts of an example, without the output."""
     if not block.startswith(">>>"):
         return block
     return "\n".join(line[4:] if PROMPT.match(line) else "" for line in block.splitlines())
 
 
 def _modules(folder: Path) -> dict[str, str]:
-    """Return what must be checked, by its name in an error: the page, or the file."""
+    """Return the modules to check, by their names in an error: the page, or the file."""
     found = {}
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         if "```python" in page.read_text() and not {"_build", "_generated"} & set(page.parts):
@@ -38,14 +38,14 @@ def _modules(folder: Path) -> dict[str, str]:
             module.write_text(_python_of(page.read_text()))
             found[str(module)] = name
     for script in (ROOT / "docs" / "examples").glob("*.py"):
-        if "fastapi" not in script.read_text() or find_spec("fastapi"):  # it comes with the extra test
+        if "fastapi" not in script.read_text() or find_spec("fastapi"):  # comes with the extra test
             found[str(script)] = str(script.relative_to(ROOT))
     return found
 
 
 def _errors_in(modules: dict[str, str], folder: Path) -> list[str]:
     options = ["--strict", "--config-file=", f"--cache-dir={folder / 'cache'}", "--no-error-summary", "--no-pretty"]
-    options.append("--untyped-calls-exclude=redis")  # some of redis-py has no types, whatever we do
+    options.append("--untyped-calls-exclude=redis")  # some of redis-py has no types
     command = [sys.executable, "-m", "mypy", *options, *modules]
     checked = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert not checked.stderr, checked.stderr

@@ -12,7 +12,7 @@ from relock import Client
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
-    """Check that a closed client's threads are gone, whatever happened. The thread that starts servers stays."""
+    """Check that a closed client leaves no thread; the thread that starts servers stays."""
     before = set(threading.enumerate())
     yield
 

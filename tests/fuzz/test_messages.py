@@ -1,4 +1,4 @@
-"""Forged messages on a client's channel: whoever waits gets its turn all the same, and nobody else gets one."""
+"""Forged messages on a client's channel: its waiter still gets its turn, and no other waiter gets one."""
 
 import threading
 import time
@@ -15,10 +15,10 @@ from support.until import until
 
 from relock import Client
 
-LEASE_SECONDS = 30.0  # who is woken by nobody looks again only then
+LEASE_SECONDS = 30.0  # a waiter without a message looks again only after that time
 NAME = "fuzz"
 
-UUIDS = st.one_of(st.just(b"mine"), st.binary(max_size=20), st.just(b"0" * 32))  # the first is replaced by the waiter's
+UUIDS = st.one_of(st.just(b"mine"), st.binary(max_size=20), st.just(b"0" * 32))  # "mine" stands for the waiter's
 TARGETS = st.one_of(st.just(NAME.encode()), st.binary(max_size=20), st.text(max_size=8).map(str.encode))
 PAYLOADS = st.one_of(
     st.binary(max_size=50),
@@ -30,7 +30,7 @@ PAYLOADS = st.one_of(
 
 @contextmanager
 def waiting(url: str, server: Server) -> Iterator[Client]:
-    """A client that waits for a lock while the block runs, and is woken at once when it is released after it."""
+    """Let a client wait for a lock during the block, and check that the release after it wakes the client at once."""
     got: list[float] = []
 
     def wait() -> None:
@@ -42,10 +42,10 @@ def waiting(url: str, server: Server) -> Iterator[Client]:
         try:
             with holder.lock(NAME):
                 thread.start()
-                until(lambda: len(holder.info(NAME).queue) == 1, within=20, what="it waits")
+                until(lambda: len(holder.info(NAME).queue) == 1, within=20, what="a caller waits")
                 yield waiter
                 assert not got
-                assert len(holder.info(NAME).queue) == 1, "it has its place still"
+                assert len(holder.info(NAME).queue) == 1, "the waiter has its place"
             released = time.monotonic()
         finally:
             thread.join(2 * LEASE_SECONDS)
@@ -54,7 +54,7 @@ def waiting(url: str, server: Server) -> Iterator[Client]:
 
 
 def listeners(server: Server) -> list[bytes]:
-    """The connections that have subscribed to something."""
+    """Return the connections that have subscribed to something."""
     return [line.split()[0] for line in server.cli("CLIENT", "LIST", "TYPE", "pubsub").splitlines()]
 
 
@@ -90,7 +90,7 @@ def is_subscribe(words: Words) -> bool:
     return words[0].upper() == b"SUBSCRIBE"
 
 
-@example(data=b"+", instead=False, close=False)  # with what comes next it is a whole reply, of another kind
+@example(data=b"+", instead=False, close=False)  # a whole reply of another type, with the bytes that follow
 @fuzz(40, shrink=False)
 @given(data=MESSAGES, instead=st.booleans(), close=st.booleans())
 def test_what_is_no_message_costs_a_connection_at_most(
@@ -100,4 +100,4 @@ def test_what_is_no_message_costs_a_connection_at_most(
     proxy.faults.clear()
     proxy.forge_reply(is_subscribe, lambda reply: data if instead else reply + data, close=close)
     with without_complaint(), waiting(proxy.url, server) as client:
-        until(lambda: client._session.hub.listen(0.0), within=20, what="it listens")
+        until(lambda: client._session.hub.listen(0.0), within=20, what="the client listens")

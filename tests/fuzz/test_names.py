@@ -1,4 +1,4 @@
-"""Names, owners, prefixes and patterns of any kind, on a real server: each works as another does, or is refused."""
+"""Names, owners, prefixes and patterns of any kind, on a real server: each is refused, or works like any other."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from support.until import until
 
 from relock import Client, ConfigurationError
 
-LEASE_SECONDS = 30.0  # who is woken by nobody looks again only then
+LEASE_SECONDS = 30.0  # a waiter without a message looks again only after that time
 
 LETTERS = st.sampled_from(
     [*"{}[]*?^-\\:~ .%", "\x00", "\n", "\r", "\x7f", "\xe9", "\u2028", "\U0001f512", "a", "b", "0"]
@@ -49,7 +49,7 @@ def is_client_name(text: str) -> bool:
 
 
 def made(url: str, options: dict[str, Any], name: str, owner: str) -> Any:
-    """A client and a lock, or None where the texts are no good: then that is said, and they are."""
+    """Return a client and a lock; or None for bad texts, after checking that the error names one of them."""
     good = is_name(name) and owner and is_prefix(options["prefix"]) and is_client_name(options["client_name"])
 
     def make() -> Any:
@@ -93,7 +93,7 @@ def test_a_lock_of_any_name_is_taken_and_leaves_nothing(
 @fuzz(30)
 @given(text=TEXTS)
 def test_a_waiter_is_woken_whatever_the_names_are(server: Server, what: str, text: str) -> None:
-    """Wake-ups carry names: a waiter that they do not reach would wait for its heartbeat."""
+    """Wake-ups carry names: a waiter without its message would wait for a heartbeat."""
     texts = {"name": "a", "owner": "b", "prefix": "lock", "client_name": "c", what: text}
     name, owner = texts.pop("name"), texts.pop("owner")
     found = made(server.url, texts, name, owner)
@@ -110,7 +110,7 @@ def test_a_waiter_is_woken_whatever_the_names_are(server: Server, what: str, tex
         thread = threading.Thread(target=wait)
         with other.lock(name):
             thread.start()
-            until(lambda: len(other.info(name).queue) == 1, within=20, what="it waits")
+            until(lambda: len(other.info(name).queue) == 1, within=20, what="a caller waits")
         released = time.monotonic()
         thread.join()
     assert woken[0] - released < LEASE_SECONDS / 3
@@ -119,7 +119,7 @@ def test_a_waiter_is_woken_whatever_the_names_are(server: Server, what: str, tex
 @fuzz(50)
 @given(pattern=TEXTS)
 def test_patterns(client: Client, pattern: str) -> None:
-    """Patterns that are no text for a server are refused at once; any other is a glob."""
+    """Patterns that no server takes as text are refused at once; any other pattern is a glob."""
     if not has_utf8(pattern):
         with pytest.raises(ConfigurationError):
             client.names(pattern)

@@ -1,4 +1,4 @@
-"""Arguments of any kind: each is taken, or refused in words before anything is sent, and nothing else happens."""
+"""Arguments of any kind: each is taken, or is refused in words before anything is sent."""
 
 import math
 import threading
@@ -16,7 +16,7 @@ from support.fuzz import fuzz
 
 from relock import Client, ConfigurationError, NotOwnedError, RelockWarning
 
-NOWHERE = "redis://127.0.0.1:1"  # nothing listens there, and nothing here asks
+NOWHERE = "redis://127.0.0.1:1"  # no server listens there, and no test here sends a request
 THREE = ["redis://a", "redis://b", "redis://c"]
 REFUSED = (TypeError, ConfigurationError)
 
@@ -64,7 +64,9 @@ def refusal(call: Callable[[], object]) -> Exception | None:
 def test_options_of_a_client(nodes: Any, options: dict[str, Any]) -> None:
     error = refusal(lambda: Client(nodes, **options).close())
     if isinstance(error, ConfigurationError):
-        assert error.option in options or error.option == "ttl", "the ttl may be above the guard that was given"
+        assert error.option in options or error.option == "ttl", (
+            "an error of another option is that of a ttl above the given guard"
+        )
 
 
 @pytest.mark.parametrize("option", CLIENT_OPTIONS)
@@ -88,7 +90,7 @@ def test_options_of_a_lock(options: dict[str, Any], name: Any) -> None:
 @fuzz(150)
 @given(value=THINGS)
 def test_arguments_of_a_locks_methods(value: Any) -> None:
-    """Arguments are judged before the lock is looked at."""
+    """Arguments are checked before the state of the lock."""
     lock = Client(NOWHERE).lock("a")
     for call in (lambda: lock.ensure(value), lambda: lock.extend(value)):
         try:
@@ -100,7 +102,7 @@ def test_arguments_of_a_locks_methods(value: Any) -> None:
 @fuzz(150)
 @given(blocking=st.booleans(), timeout=THINGS.filter(lambda thing: not isinstance(thing, Fraction)))
 def test_an_acquire_refuses_what_an_rlock_refuses(blocking: bool, timeout: Any) -> None:
-    """A fraction it takes, which is a number of seconds."""
+    """Fractions are the exception: relock takes one as a number of seconds."""
 
     def judged(lock: Any) -> bool:
         try:
@@ -110,7 +112,7 @@ def test_an_acquire_refuses_what_an_rlock_refuses(blocking: bool, timeout: Any) 
         return True
 
     client = Client(NOWHERE)
-    with patch.object(client._session, "run", return_value=None):  # it is free
+    with patch.object(client._session, "run", return_value=None):  # as if the lock were free
         assert judged(client.lock("a")) == judged(threading.RLock())
 
 
@@ -144,7 +146,7 @@ FIELDS = st.sampled_from([*"{}[]!:.ab01 ", "{a}", "{b}", "{a.x}", "{a[0]}", "{a!
 @fuzz(200)
 @given(template=st.lists(FIELDS, max_size=8).map("".join))
 def test_templates(template: str) -> None:
-    """The function runs once, with the lock; or it is said why not, at the latest when it is called."""
+    """The function runs once, with the lock; or an error says why not, at the latest when the function is called."""
     client = Client(NOWHERE, patience=0)
     seen: list[str] = []
 
@@ -159,7 +161,7 @@ def test_templates(template: str) -> None:
     try:
         decorated = client.synchronized(template)(function)
         assert decorated("x") == "x"
-    except (TypeError, ValueError, LookupError, AttributeError):  # the last two: what `str.format` says of arguments
+    except (TypeError, ValueError, LookupError, AttributeError):  # `str.format` raises the last two
         assert not seen
     else:
         assert len(seen) == 1

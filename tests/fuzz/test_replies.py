@@ -1,4 +1,4 @@
-"""Masters that answer nonsense: a clear error in time, or one master less; nothing else, and nothing stays broken."""
+"""Masters that answer nonsense: a clear error in time, or one master less; and no lasting damage."""
 
 import re
 import time
@@ -21,10 +21,10 @@ from relock import Client, RelockError
 
 OPTIONS: dict[str, Any] = {"ttl": 1.0, "node_timeout": 0.1, "patience": 0.0}
 TIMEOUT = 0.2
-OVERDUE = 5.0  # longer than any call may take, and than a busy machine makes of one
+OVERDUE = 5.0  # longer than any call may take, even on a busy machine
 NAMES = ("fuzz", "fuzz-after")
 
-# What a liar says -----------------------------------------------------------------------------------------------------
+# The lies -------------------------------------------------------------------------------------------------------------
 
 INTEGERS = st.one_of(
     st.integers(-3, 3), st.integers(), st.sampled_from([2**53, 2**63 - 1, -(2**63), 2**63, 10**30, -(10**30)])
@@ -92,8 +92,8 @@ BROKEN = st.one_of(
 
 
 def changed(reply: bytes, number: int, value: int) -> bytes:
-    """The reply with another number in one place: a length, a count, a time or a token."""
-    if reply.startswith(b"$") and reply.count(b" "):  # in words
+    """Return the reply with another number in one place: a length, a count, a time or a token."""
+    if reply.startswith(b"$") and reply.count(b" "):  # a reply in words
         words = reply.split(b"\r\n")[1].split(b" ")
         words[1 + number % (len(words) - 1)] = b"%d" % value
         return bulk(b" ".join(words))
@@ -106,7 +106,7 @@ def changed(reply: bytes, number: int, value: int) -> bytes:
 
 @define
 class Lie:
-    """Lie that comes instead of a reply, and what then becomes of the connection."""
+    """Lie in the place of a reply, and what then becomes of the connection."""
 
     what: str
     forge: Callable[[bytes], bytes]
@@ -135,11 +135,11 @@ def tell(proxy: Proxy, match: Match, lies: list[Lie]) -> None:
         proxy.forge_reply(match, lie.forge, close=lie.end == "close", mute=lie.end == "mute")
 
 
-# What must hold -------------------------------------------------------------------------------------------------------
+# The promises ---------------------------------------------------------------------------------------------------------
 
 
 def in_time(call: Callable[[], object]) -> Any:
-    """Return what the call returns, or relock's error; either comes in time."""
+    """Return the result of the call, or relock's error; check that either comes in time."""
     began = time.monotonic()
     try:
         return call()
@@ -150,7 +150,7 @@ def in_time(call: Callable[[], object]) -> Any:
 
 
 def use(client: Client) -> None:
-    """Do all that can be done with a lock, whatever comes of it."""
+    """Make every call of a lock, whatever its outcome."""
     lock = client.lock(NAMES[0])
     acquire = partial(lock.acquire, timeout=TIMEOUT)
     names: Callable[[], list[str]] = partial(list, client.names("*"))
@@ -160,7 +160,7 @@ def use(client: Client) -> None:
 
 
 def works(client: Client) -> bool:
-    """Return whether a lock can be taken and given back."""
+    """Return whether a lock can be taken and released."""
     with suppress(RelockError):
         with client.lock(NAMES[1], timeout=1.0) as lock:
             assert lock.owned()
@@ -182,7 +182,7 @@ def any_of_the_rest(words: Words) -> bool:
 
 @pytest.fixture
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the parser of what comes: hiredis, or the one in Python, as where hiredis is not installed."""
+    """Set the parser of replies: hiredis, or the one in Python, which is used where hiredis is not installed."""
     if request.param == "python":
         monkeypatch.setattr("relock._runtime.net.channel.hiredis", None)
 
@@ -199,7 +199,7 @@ def test_one_master_that_lies(reader: None, proxy: Proxy, match: Match, lies: li
         tell(proxy, match, lies)
         use(client)
         proxy.faults.clear()
-        until(lambda: works(client), within=20, what="it works again, once the master speaks the truth")
+        until(lambda: works(client), within=20, what="the client works again, once the master speaks the truth")
 
 
 @pytest.mark.parametrize("masters_count", [3])
@@ -209,14 +209,14 @@ def test_one_master_that_lies(reader: None, proxy: Proxy, match: Match, lies: li
 def test_one_of_three_masters_that_lies(
     *, server: Masters, proxy: Proxies, match: Match, lies: list[Lie], liar: int
 ) -> None:
-    """The other two are a quorum, also while it lies."""
-    server.let_vote()  # a clock that lies costs its master the vote
+    """The other two masters are a quorum, also while one lies."""
+    server.let_vote()  # a lie about the clock costs a master its vote
     with without_complaint(), Client(Urls(proxy.url, None), restart_guard=GUARD_SECONDS, **OPTIONS) as client:
         tell(proxy.members[liar], match, lies)
         use(client)
-        until(lambda: works(client), within=20, what="it works with the others")
+        until(lambda: works(client), within=20, what="the client works with the other masters")
         proxy.members[liar].faults.clear()
-        until(lambda: works(client), within=20, what="it works with all")
+        until(lambda: works(client), within=20, what="the client works with all masters")
 
 
 LIES_ABOUT_NUMBERS = [
@@ -226,7 +226,7 @@ LIES_ABOUT_NUMBERS = [
 
 
 def long_or_large(reply: bytes, number: str, value: int) -> bytes:
-    """The reply as the first item of a list of that length, or with that token: the second number of a grant."""
+    """Return the reply as the first item of a list of that length, or as a grant with that token."""
     return b"*%d\r\n%b" % (value, reply) if number == "length" else changed(reply, 1, value)
 
 
@@ -235,9 +235,9 @@ def long_or_large(reply: bytes, number: str, value: int) -> bytes:
 def test_what_one_of_three_masters_says_of_a_number_costs_neither_the_hold_nor_the_tokens(
     *, server: Masters, proxy: Proxies, number: str, value: int
 ) -> None:
-    """A length that nobody has the memory for, or a token that no later one could be larger than."""
+    """Lengths beyond the memory, and tokens that no later one could exceed."""
     server.let_vote()
-    options = {**OPTIONS, "ttl": 10.0, "node_timeout": 2.0, "patience": 20.0}  # one may not be connected at once
+    options = {**OPTIONS, "ttl": 10.0, "node_timeout": 2.0, "patience": 20.0}  # a master may connect late
     with without_complaint(), Client(Urls(proxy.url, None), restart_guard=GUARD_SECONDS, **options) as client:
         lie = proxy.members[1].forge_reply(is_script, lambda reply: long_or_large(reply, number, value))
         lock = client.lock(NAMES[0])
@@ -248,7 +248,7 @@ def test_what_one_of_three_masters_says_of_a_number_costs_neither_the_hold_nor_t
                 assert lock.extend() > 0
                 assert time.monotonic() - began < options["node_timeout"]
                 tokens.append(lock.token or 0)
-        until(lie.struck.is_set, within=20, what="it has lied")
+        until(lie.struck.is_set, within=20, what="the master has lied")
         with lock:
             tokens.append(lock.token or 0)
         assert tokens == sorted({*tokens})

@@ -1,4 +1,4 @@
-"""The doors for threads and for tasks are the same, but for what must be awaited."""
+"""The doors for threads and for tasks are the same, except for the methods that must be awaited."""
 
 import inspect
 import re
@@ -9,14 +9,14 @@ import pytest
 
 from relock import AsyncClient, AsyncLock, Client, Lock
 
-PAIRS = {"__enter__": "__aenter__", "__exit__": "__aexit__"}  # of other names, they are the same
+PAIRS = {"__enter__": "__aenter__", "__exit__": "__aexit__"}  # the same methods under other names
 ONLY_OF_TASKS = {"cancel_on_lost"}
 SECTION = re.compile(r"^(Args|Returns|Raises):\n((?:    .*\n?|\n)+)", re.MULTILINE)
 ENTRY = re.compile(r"^    (\w+(?:, \w+)*):", re.MULTILINE)
 
 
 def members(door: type) -> dict[str, Any]:
-    """Return what users see of a class, by the names for threads."""
+    """Return the public members of a class, by their names for threads."""
     is_for_tasks = door in (AsyncClient, AsyncLock)
     renamed = {there if is_for_tasks else here: here for here, there in PAIRS.items()}
     names = [name for name in dir(door) if name[0] != "_" or name in renamed]
@@ -51,14 +51,14 @@ def test_each_member_takes_the_same_arguments_with_the_same_defaults(threads: ty
 
 
 def entries(member: Any) -> dict[str, set[str]]:
-    """The names in each section of its docstring."""
+    """Return the names in each section of the member's docstring."""
     text = inspect.getdoc(member) or ""
     return {title: set(", ".join(ENTRY.findall(body)).split(", ")) for title, body in SECTION.findall(text)}
 
 
 @pytest.mark.parametrize(("threads", "tasks", "name"), MEMBERS)
 def test_each_member_promises_the_same(threads: type, tasks: type, name: str) -> None:
-    """A task that nests in another's hold, and a call outside a task, are errors of one door each."""
+    """Each door has one error of its own: a call outside a task, and a task that nests in another task's hold."""
     one, other = entries(members(threads)[name]), entries(members(tasks)[name])
     for found in (one, other):
         found.get("Raises", set()).discard("RuntimeError")

@@ -1,4 +1,4 @@
-"""The house: who may import whom, how long a function may be, what is public."""
+"""The house: which module may import which, the length of a function, the public names."""
 
 import ast
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ SOURCE = Path(relock.__file__).parent
 TESTS = Path(__file__).parents[1]
 FUNCTION_LINES_MAX = 50  # without its docstring
 ROOM_LINES_MAX = 450
-PLUGIN = SOURCE.parent / "_relock_pytest.py"  # beside the package: see there
+PLUGIN = SOURCE.parent / "_relock_pytest.py"  # its docstring says why it is beside the package
 MODULES = [*sorted(SOURCE.rglob("*.py")), PLUGIN]
 
 # The storeys, from the ground: a module imports only from its own storey and those below.
@@ -31,7 +31,7 @@ STOREYS = [
     ("_servers",),
     ("cli", "testing", "_relock_pytest", "__init__", "__main__"),
 ]
-# What only some rooms may touch.
+# Modules that only some rooms may import.
 RESERVED = {
     "redis": ("_runtime", "_doctor", "client", "testing"),
     "threading": ("_runtime", "_owner", "lock", "cli"),
@@ -73,7 +73,7 @@ def dotted(path: Path) -> str:
 
 
 def needs(path: Path) -> set[str]:
-    """The modules of relock that one imports, also where only a type checker does."""
+    """Return the modules of relock that a module imports, also those that only a type checker imports."""
     names = {dotted(other) for other in MODULES}
     return {
         name
@@ -85,7 +85,7 @@ def needs(path: Path) -> set[str]:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Readers of one module in a circle would have to know all."""
+    """Readers would have to know all modules of a circle to understand one."""
     left = {dotted(path): needs(path) for path in MODULES if path.name != "__init__.py"}
     while left:
         free = [name for name, needed in left.items() if not needed & left.keys()]
@@ -99,7 +99,7 @@ SIMULATOR = [path for path in sorted((TESTS / "sim").glob("*.py")) if not path.n
 
 @pytest.mark.parametrize("path", [*MODULES, *SIMULATOR], ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_room_can_be_overlooked(path: Path) -> None:
-    too_long = {SOURCE / "lock.py", TESTS / "sim" / "bugs.py"}  # the door, for its docstrings; a table
+    too_long = {SOURCE / "lock.py", TESTS / "sim" / "bugs.py"}  # the door, which has long docstrings, and a table
     assert path in too_long or len(path.read_text().splitlines()) <= ROOM_LINES_MAX
 
 
@@ -134,7 +134,7 @@ def test_no_room_of_the_runtime_imports_from_one_above(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
 def test_what_is_in_the_wheel_needs_nothing_of_the_tests(path: Path) -> None:
-    """Tests can be imported wherever tests run, and nowhere else."""
+    """Tests' modules can be imported only where tests run."""
     rooms = {folder.name for folder in TESTS.iterdir()}
     assert not {name.split(".")[0] for name in imports(path)} & rooms
 
@@ -154,7 +154,7 @@ def test_the_core_reads_no_clock_and_throws_no_dice() -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
 def test_caches_are_those_that_the_tests_can_make_small(path: Path) -> None:
-    """Scripts are read once and for good, and the lab remembers nothing of a client's."""
+    """Other caches would keep their size in a test with the smallest caches. Scripts are read once, for good."""
     remembers = {
         name
         for node in ast.walk(ast.parse(path.read_text()))
@@ -222,7 +222,7 @@ def test_what_a_user_can_block_is_called_by_the_teller_alone(path: Path) -> None
 
 @pytest.mark.parametrize("path", [path for path in MODULES if room(path) == "_runtime"], ids=lambda path: path.name)
 def test_the_runtime_waits_and_draws_only_through_its_platform(path: Path) -> None:
-    """Simulations would not decide all that happens otherwise."""
+    """Simulations would otherwise not control the whole run."""
     if path.stem == "platform":
         return
     made = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}

@@ -1,4 +1,4 @@
-"""The scripts and the plugin for pytest are found from a wheel, from a source archive, from an editable install."""
+"""The scripts and the plugin for pytest are found after each installation: from a wheel, an archive, or editable."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ print(find_folder())
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source archive, the wheel built from the archive."""
+    """Build the source archive, and the wheel from it; return their folder."""
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run([sys.executable, "-m", "build", "-o", str(folder), str(ROOT)], check=True, capture_output=True)
     return folder
@@ -39,7 +39,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "kind",
     [
         "wheel",
-        pytest.param("sdist", marks=pytest.mark.long),  # tox has installed from one to play the tests
+        pytest.param("sdist", marks=pytest.mark.long),  # tox itself installs from a source archive
         pytest.param("editable", marks=pytest.mark.long),
     ],
 )

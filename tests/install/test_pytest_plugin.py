@@ -1,4 +1,4 @@
-"""The plugin for pytest, in the test runs of others: it costs nothing until it is used, and says what it lacks."""
+"""The plugin for pytest, in the test runs of users: it costs nothing before its use, and names what is missing."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def test_that_never_ends(relock_server):
 
 
 def run_pytest(folder: Path, test: str, *words: str, conftest: str = "", **environment: str) -> "subprocess.Popen[str]":
-    """Pytest in a project of its own, with whatever plugins are installed, as anybody would run it."""
+    """Start pytest in a project of its own, with all installed plugins, as a user would."""
     (folder / "conftest.py").write_text(conftest)
     (folder / "test_one.py").write_text(test)
     (folder / "pytest.ini").write_text("[pytest]\n")
@@ -53,14 +53,14 @@ def run_pytest(folder: Path, test: str, *words: str, conftest: str = "", **envir
 
 
 def finish(process: "subprocess.Popen[str]", code: int = 0) -> str:
-    """Return what the process printed, once it has ended with `code`."""
+    """Return the output of the process, which must end with `code`."""
     said, _ = process.communicate(timeout=WITHIN)
     assert process.returncode == code, said
     return said
 
 
 def modules(folder: Path, *words: str) -> set[str]:
-    """Return the modules that are imported when a run of one empty test is over."""
+    """Return the modules that are imported after a run of one empty test."""
     finish(run_pytest(folder, PASSES, *words, conftest=NAMES_MODULES))
     return set((folder / "modules").read_text().split())
 
@@ -71,7 +71,7 @@ def test_a_run_that_uses_no_fixture_imports_the_plugin_and_nothing_else(tmp_path
 
 
 def test_a_server_needs_none_of_the_extras(tmp_path: Path) -> None:
-    """Plugins must not need what only the lab needs, either."""
+    """The plugin's server must not need the packages of the lab, either."""
     blocked = "import sys\nfor name in ('click', 'greenlet', 'hiredis', 'lupa', 'rich'): sys.modules[name] = None\n"
     finish(run_pytest(tmp_path, ASKS, "-p", "no:sybil", conftest=blocked))
 

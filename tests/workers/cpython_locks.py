@@ -1,6 +1,6 @@
 """CPython's own tests of locks, on locks of relock: ``python -m workers.cpython_locks RLockTests URLS``.
 
-They count the threads of the process, so they have one for themselves. The exit code is 1 where one of them fails.
+The tests count the threads of the process, so they need a process of their own. Its exit code is 1 if a test fails.
 """
 
 import itertools
@@ -20,7 +20,7 @@ WITHIN = 60.0
 
 
 def warm_up(client: Client) -> None:
-    """Have all background threads of `client` run: those of the tests must be the only ones that begin."""
+    """Start all background threads of `client`, so that the tests see no others begin than their own."""
     lock = client.lock("warm-up")
 
     def take() -> None:
@@ -30,7 +30,7 @@ def warm_up(client: Client) -> None:
     with lock:
         thread = threading.Thread(target=take)
         thread.start()
-        until(lambda: client.info(lock.name).queue, within=WITHIN, what="it waits")
+        until(lambda: client.info(lock.name).queue, within=WITHIN, what="a caller waits")
     thread.join()
     session = client._session
     services = (session.watchdog, session.janitor, *session.hub.subscriptions)
@@ -51,7 +51,7 @@ def play(case: str, fresh_lock: Callable[[], Any]) -> unittest.TestResult:
 
 
 def main(case: str, urls: str) -> int:
-    """Return the exit code."""
+    """Return the exit code of the process."""
     nodes, names = urls_of(urls), itertools.count()
     with Client(nodes, **options_for(nodes, {})) as client:
         warm_up(client)

@@ -1,9 +1,9 @@
-"""A process whose threads acquire and release as they are told, one JSON object a line.
+"""A process whose threads acquire and release by orders, one JSON object a line.
 
-In: ``{"do": "acquire", "id": 1, "name": "a", "timeout": 5, "hold": 0.0}``, ``{"do": "release", "id": 1}``,
-``{"do": "fork"}`` (a child that lives on and does nothing). Out: ``{"id": 1, "event": "granted", "token": 7}`` and
-``released``, ``refused``, ``lost``, ``error``, each with the time of CLOCK_MONOTONIC, which all processes share.
-With ``hold`` a thread releases by itself after so many seconds; without it, when told.
+In: ``{"do": "acquire", "id": 1, "name": "a", "timeout": 5, "hold": 0.0}``, ``{"do": "release", "id": 1}``, ``{"do":
+"fork"}`` (a child that lives on and does nothing). Out: ``{"id": 1, "event": "granted", "token": 7}`` and ``released``,
+``refused``, ``lost``, ``error``, each with the time of CLOCK_MONOTONIC, which all processes share. With ``hold`` a
+thread releases by itself after so many seconds; without it, by an order.
 """
 
 import json
@@ -62,7 +62,7 @@ class Locker:
         told, tell = os.pipe()
         child = os.fork()
         if child == 0:
-            os.write(tell, b"x")  # it has closed its copies of the connections by now
+            os.write(tell, b"x")  # the child has closed its copies of the connections
             sys.stdout.close()
             while os.getppid() != 1:
                 time.sleep(0.05)

@@ -11,7 +11,7 @@ from relock import Client, Lock, RelockError
 
 
 def add(urls: Any, name: str, ledger: str, rounds: int) -> None:
-    """Adds `rounds` to the number in a file, by read-modify-write under the lock."""
+    """Add `rounds` to the number in a file, by read-modify-write under the lock."""
     path = Path(ledger)
     with Client(urls, **options_for(urls, {})) as client:
         for _ in range(rounds):
@@ -20,7 +20,7 @@ def add(urls: Any, name: str, ledger: str, rounds: int) -> None:
 
 
 def try_what_the_parent_holds(lock: Lock, results: Any) -> None:
-    """Return what the parent's lock does in a forked child."""
+    """Try calls of the parent's lock in a forked child, and report the outcomes."""
     try:
         lock.release()
         results.put("released")
@@ -31,7 +31,7 @@ def try_what_the_parent_holds(lock: Lock, results: Any) -> None:
 
 
 def serve(client: Client, name: str, ledger: str, rounds: int) -> None:
-    """A worker of a pre-forking server: it uses the client that its parent made before the fork."""
+    """Serve as a worker of a pre-forking server, with the client that the parent made before the fork."""
     path = Path(ledger)
     for _ in range(rounds):
         with client.lock(name):
@@ -41,6 +41,6 @@ def serve(client: Client, name: str, ledger: str, rounds: int) -> None:
 
 
 def try_at(urls: str, name: str, results: Any) -> None:
-    """Return whether another process gets the lock at once."""
+    """Report whether another process gets the lock at once."""
     with Client(urls, **options_for(urls, {})) as client:
         results.put(client.lock(name).acquire(blocking=False))
