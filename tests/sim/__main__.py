@@ -41,7 +41,7 @@ class _Seeds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     help="Add what was counted to this file, and play only what it lacks of this commit.",
 )
 def main(seeds: range, *, first: bool, timeline: bool, jobs: int, result: Path | None) -> None:
-    """Plays simulated runs of relock over virtual masters, and says in which of them something was wrong.
+    """Play simulated runs of relock over virtual masters, and tell the violations.
 
     The exit code is 1 if there was any.
     """
@@ -65,7 +65,7 @@ def main(seeds: range, *, first: bool, timeline: bool, jobs: int, result: Path |
 
 
 def _tell(seed: int) -> bool:
-    """Plays one seed, line by line; returns whether anything was wrong."""
+    """Play one seed, line by line; return whether anything was wrong."""
     simulation = Simulation(seed)
     try:
         simulation.run()
@@ -78,7 +78,7 @@ def _tell(seed: int) -> bool:
 
 
 def _known(result: Path, commit: str) -> list[record.Run]:
-    """The runs in the file, without those of a tree with changes: that may have changed again since."""
+    """Return the runs in the file, without those of a tree with changes, whose code may have changed again."""
     try:
         runs = record.read(result)
     except ValueError as error:
@@ -88,7 +88,7 @@ def _known(result: Path, commit: str) -> list[record.Run]:
 
 @contextmanager
 def _player(jobs: int) -> Iterator[Callable[..., Iterable[record.Piece]]]:
-    """A function that plays pieces: in this process, or in `jobs` others."""
+    """Yield a function that plays pieces: in this process, or in `jobs` others."""
     if jobs == 1:
         yield map
         return
@@ -97,7 +97,7 @@ def _player(jobs: int) -> Iterator[Callable[..., Iterable[record.Piece]]]:
 
 
 def _summary(played: list[record.Run]) -> str:
-    """The results in one line, with the grants per second of one core."""
+    """Return the results in one line, with the grants per second of one core."""
     seeds, grants, bad = (sum(counts) for counts in zip(*map(_counts, played), strict=True)) if played else (0, 0, 0)
     seconds = sum(run.seconds for run in played) or 1.0
     return f"{seeds:,} seeds, {grants:,} grants, {bad} bad; {grants / seconds:,.0f} grants a second"

@@ -1,8 +1,8 @@
-"""Clients that run an event loop. Each worker of a run that uses one has an *actor*: a task that does what it asks for.
+"""Clients that run an event loop. Each worker of such a client has an *actor*: a task that makes the worker's calls.
 
 A worker of these processes is a thread beside the loop, which waits for its actor as a program's main thread does. So
 it takes its turns as all workers do, but the calls of relock are those of its actor, in the loop, and their owner is
-the actor. What interrupts the worker cancels the actor.
+the actor. An interrupt of the worker cancels the actor.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from relock.testing._platform import VirtualQueue
 from relock.testing._process import Process, Task, current_task
 from sim.plan import LOCK
 
-AWAITS = 4  # a cancellation comes with the end of one of the first so many waits of a call
-WRAPPED_PART = 0.3  # of the calls are made by the actor, and awaited by a task of their own, as `wait_for` does
-CANCELLED_SECONDS_MAX = 0.02  # for so long, a task has tried to take the lock when its loop ends
-CLOSED_SECONDS = 60.0  # more than it takes until a loop is closed
-BLOCKED_PART = 0.2  # of the checks of a holder are followed by a call in whose midst something blocks the loop
+AWAITS = 4  # of a call, among whose first waits a cancellation strikes, at the end of one
+WRAPPED_PART = 0.3  # of the calls, which a task of their own makes, as `wait_for` does; the actor awaits that task
+CANCELLED_SECONDS_MAX = 0.02  # of a task that tries to take the lock when its loop ends
+CLOSED_SECONDS = 60.0  # longer than it takes to close a loop
+BLOCKED_PART = 0.2  # of a holder's checks, after which the next call blocks the loop in its midst
 
 
 class Interrupted(BaseException):
@@ -34,14 +34,14 @@ class Interrupted(BaseException):
 
 
 class SwallowedError(Exception):
-    """A call went on though it was cancelled."""
+    """Error of a call that went on though it was cancelled."""
 
 
 class Actor(VirtualActor):
-    """One that is cancelled, wrapped and blocked as chance has it.
+    """Actor whose calls are cancelled, wrapped in tasks, and blocked, as chance decides.
 
     Attributes:
-        who: the task as an owner, once it has done something.
+        who: the task as an owner, once it has made a call.
     """
 
     who: Owner | None
@@ -50,12 +50,12 @@ class Actor(VirtualActor):
         super().__init__(loop, process, Interrupted)
         self.who = None
         self._random = random
-        self._block_seconds = 0.0  # for so long its loop stands still once its next call has sent something
-        self._strike: int | None = None  # at the end of which wait the next call is cancelled; 0: before it begins
-        self._wrapped: asyncio.Task[Any] | None = None  # carries out the present call, if it is not the actor itself
+        self._block_seconds = 0.0  # for which its loop stands still once its next call has sent a request
+        self._strike: int | None = None  # the wait at whose end the next call is cancelled; 0: before it begins
+        self._wrapped: asyncio.Task[Any] | None = None  # makes the present call, if the actor itself does not
 
     def carry_out(self, coroutine: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
-        """Return what the actor awaits to have `coroutine` carried out."""
+        """Return an awaitable that carries out `coroutine`."""
         self.who, self._wrapped = current_owner(), None
         strike, self._strike = self._strike, None
         if strike:
@@ -77,23 +77,23 @@ class Actor(VirtualActor):
     # What its worker does -------------------------------------------------------------------------------------------
 
     def doom(self) -> None:
-        """Have the next call cancelled when one of its waits ends, in the same turn of the loop, or before the call."""
+        """Let the next call be cancelled as one of its waits ends, in the same turn of the loop, or before the call."""
         self._strike = self._random.randint(0, AWAITS)
 
     def spare(self) -> None:
-        """Calls that off."""
+        """Call that cancellation off."""
         self._strike = None
 
     def block(self, longest: float) -> None:
-        """Have the loop blocked now and then, for half of `longest` (s) or more, in the actor's next call."""
+        """Let the loop be blocked now and then in the actor's next call, for at least half of `longest` (s)."""
         if self._random.random() < BLOCKED_PART:
             self._block_seconds = longest * self._random.uniform(0.5, 1.0)
 
 
 class _Counted:
-    """Awaits a coroutine, and calls `strike` just when its wait number `count` ends.
+    """Awaitable of a coroutine that calls `strike` just when its wait number `count` ends.
 
-    That is before the coroutine goes on: so a cancellation comes in the same turn of the loop as what it waited for.
+    That is before the coroutine goes on: so a cancellation comes in the same turn of the loop as the awaited result.
 
     Raises:
         SwallowedError: the coroutine was cancelled, and did not end by that at once.
@@ -138,7 +138,7 @@ class _Counted:
 
 
 class _ActorsLock(AsyncLock):
-    """A lock of which also the actor's worker, outside the loop, sees what its actor has."""
+    """A lock that also shows the actor's hold to the actor's worker, which is outside the loop."""
 
     actor: Actor
 
@@ -162,7 +162,7 @@ class TaskLock:
         return self.actor.do(lambda: self._lock.acquire(blocking, timeout))
 
     def release(self) -> None:
-        """Give back one level, by the actor."""
+        """Release one level, by the actor."""
         self.actor.do(self._lock.release)
 
     def extend(self, ttl: float | None = None) -> Any:
@@ -185,7 +185,7 @@ class ClientOfActors:
 
     Args:
         client: the session's client.
-        name: by it and the seed, chance draws what concerns loops alone; so all else is as it was without them.
+        name: with the seed, it decides everything about loops; so all other choices are as in a run without loops.
     """
 
     def __init__(self, client: Client, process: Process, name: str) -> None:
@@ -200,33 +200,33 @@ class ClientOfActors:
         return VirtualLoop(self._process, timers_first=self._random.random() < 0.5)
 
     def actor(self) -> Actor:
-        """The actor of the worker that calls."""
+        """Return the actor of the calling worker."""
         worker = current_task()
         if worker not in self._actors:
             self._actors[worker] = Actor(self._loop, self._process, self._random)
         return self._actors[worker]
 
     def close_loop(self, closed: Callable[[], object]) -> None:
-        """Closes the loop after its present turn, as a program does that leaves tasks behind; then calls `closed`."""
+        """Close the loop after its present turn, as a program does that leaves tasks behind; then call `closed`."""
         self.is_left = True
         self._loop.call_soon_threadsafe(self._loop.end, closed)
 
     def close(self) -> None:
-        """Closes the client at the end of a program: on its loop, or on another one, when that loop is closed."""
+        """Close the client at the end of a program, on its loop; or on another one after that loop was closed."""
         if len(self._actors) == 1 and self._random.random() < 0.5:
             self._end_loop()
             self.begin_anew()
-        self._client._is_own = True  # by now: it closes the session's client, too
+        self._client._is_own = True  # so that the session's client is closed, too
         Actor(self._loop, self._process, self._random).do(self._client.close)
 
     def end_run(self) -> None:
-        """Ends the loop as ``asyncio.run`` does at its end, which cancels what other tasks do."""
+        """End the loop as ``asyncio.run`` does, which cancels the other tasks."""
         for _ in range(self._random.choice([0, 1, 3])):
             self.actor().do(partial(self._cancel_one, self._random.random() * CANCELLED_SECONDS_MAX))
         self._end_loop()
 
     async def _cancel_one(self, seconds: float) -> None:
-        """Have a task take the lock and hold it, and cancel that task after a while."""
+        """Let a task take the lock and hold it, and cancel that task after a while."""
         task = self._loop.create_task(self._hold())
         await asyncio.sleep(seconds)
         task.cancel()
@@ -242,12 +242,12 @@ class ClientOfActors:
         closed.get(timeout=CLOSED_SECONDS)
 
     def begin_anew(self) -> None:
-        """Makes another loop, for other workers."""
+        """Make another loop, for other workers."""
         self._loop = self._make_loop()
         self.is_left = False
 
     def stand_still(self, sleep: Callable[[], object], *, is_stopped: bool) -> None:
-        """Keeps the loop from turning while `sleep` lasts, as a callback does, or as one that has stopped it."""
+        """Keep the loop from turning while `sleep` lasts: a callback blocks it, or it is stopped."""
         if is_stopped:
             self._loop.call_soon_threadsafe(self._loop.stop_for, sleep)
         else:
@@ -262,5 +262,5 @@ class ClientOfActors:
 
 
 def actor_of(lock: Any) -> Actor | None:
-    """The actor that uses a lock; None where a thread does."""
+    """Return the actor that uses a lock; None if a thread uses it."""
     return lock.actor if isinstance(lock, TaskLock) else None

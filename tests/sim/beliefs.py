@@ -15,7 +15,7 @@ from relock.testing._process import Process
 
 @define(eq=False)
 class Belief:
-    """One hold, as its owner sees it: from the return of the outermost acquire to the call of the last release."""
+    """A hold as its owner sees it: from the return of the outermost acquire to the call of the last release."""
 
     process: Process
     lock: Lock
@@ -27,8 +27,8 @@ class Belief:
     may_be_ended: bool = False  # an operator was about to end whatever hold there is
     is_released: bool = False  # the call of its last release has returned
     is_abandoned: bool = False  # its owner never goes on
-    kept_until: float = NEVER  # the true time until which masters may keep it for an owner that never goes on
-    was_lost: bool = False  # at some moment its owner did not believe in it
+    kept_until: float = NEVER  # the true time until which masters may keep it for such an owner
+    was_lost: bool = False  # its owner did not believe in it at some moment
 
     def is_believed(self) -> bool:
         """Return whether the hold's owner believes now that it has the lock; note when it does not."""
@@ -41,7 +41,7 @@ class Belief:
 
 @frozen(eq=False)
 class Call:
-    """One call of acquire: when it came, which waiters were queued by then, and the largest token so far."""
+    """A call of acquire: its time, the waiters that were queued by then, and the largest token so far."""
 
     process: Process
     called_at: float
@@ -53,9 +53,9 @@ class Call:
 
 
 def queued(sessions: Iterable[tuple[Process, Session]]) -> tuple[tuple[Process, Waiter], ...]:
-    """The waiters that have a ticket by now, and whose hub hears every master.
+    """Return the waiters that have a ticket by now, and whose hub hears every master.
 
-    A master to which a hub has not subscribed yet finds nobody to wake, and passes its waiters over.
+    On a master to which a hub has not subscribed yet, no message reaches its waiters, and they are passed over.
     """
     return tuple(
         (process, waiter)
@@ -69,7 +69,7 @@ def queued(sessions: Iterable[tuple[Process, Session]]) -> tuple[tuple[Process, 
 
 
 def still_waits(session: Session, waiter: Waiter, *, masters_move: bool) -> bool:
-    """Return whether the waiter still waits, and hears every master; one that does not is passed over."""
+    """Return whether the waiter still waits, and hears every master; another one is passed over."""
     hubs = [hub for hub in session.hubs.all() if hub.waiters.get(waiter.owner) is waiter]
     return any(hears_everyone(hub) or not masters_move for hub in hubs)
 

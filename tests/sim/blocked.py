@@ -1,6 +1,6 @@
-"""Output that nobody reads, like that of a stopped terminal or a full pipe: a thread that writes to it never goes on.
+"""Output that nothing reads, as of a stopped terminal or a full pipe: a thread that writes to it never goes on.
 
-Only background threads of one client write to it here. relock can't help a thread of the user's own that does.
+Only background threads of one client write to it here. relock can't help a user's own thread that does.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from relock.testing._process import Parking, Process, current_task
 def block(process: Process) -> None:
     """Let the caller wait until the run is over, if it is a background thread of this process.
 
-    An event loop is none: its tasks are users, and are told warnings in their own calls.
+    The thread of an event loop is none: its tasks are users' code, which hears of warnings in its own calls.
     """
     if process.world.in_task():
         task = current_task()
@@ -26,7 +26,7 @@ def block(process: Process) -> None:
 
 
 class Unread(logging.Handler):
-    """A log that nobody reads."""
+    """A log that nothing reads."""
 
     def __init__(self, process: Process) -> None:
         super().__init__()

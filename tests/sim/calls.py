@@ -12,17 +12,17 @@ INTERRUPT_LOOKS = 12  # an interrupt comes at one of so many looks at a clock
 
 
 class Calls:
-    """The calls that are under way, and those to come: any of them may be interrupted, once."""
+    """The calls that are under way, and those to come: each may be interrupted once."""
 
     def __init__(self, world: World, referee: Referee) -> None:
         self._world = world
         self._referee = referee
         self._calling: dict[Task, None] = {}  # threads inside a call that may be interrupted
-        self._to_interrupt = 0  # how many of the next calls
+        self._to_interrupt = 0  # of the next calls
 
     @contextlib.contextmanager
     def call(self, actor: Actor | None = None) -> Iterator[None]:
-        """A call of relock, in which the thread may be interrupted once, or its actor be cancelled."""
+        """Make a call of relock in the block, where the thread may be interrupted once, or its actor be cancelled."""
         task = current_task()
         if self._to_interrupt and actor is not None:
             self._to_interrupt -= 1
@@ -44,7 +44,7 @@ class Calls:
                 actor.spare()
 
     def interrupt(self) -> None:
-        """Ends a call of relock by an exception: one that waits now, or the next one, at some look at the clock."""
+        """End a call of relock by an exception: a call that waits now, or the next one, at some look at the clock."""
         tasks = [task for task in self._calling if not task.process.is_paused and not task.process.is_dead]
         if tasks and self._world.chance() < 0.5:
             task = self._world.random.choice(tasks)

@@ -16,19 +16,19 @@ from sim.plan import LOCK, Plan
 from sim.referee import Referee
 from sim.replication import ReplicatedServer
 
-AT_ONCE = 2  # requests of a client for which there is room, where all waits end at one moment
-MAX_CONNECTIONS = 64  # else: the default
+AT_ONCE = 2  # requests of a client for which there is room, in runs in which all waits end at one moment
+MAX_CONNECTIONS = 64  # in other runs: the default
 STRANGE_SECONDS = (10.0, 30.0, 600.0)  # the lease and the guard of a stranger
-RATE_ERROR = 0.005  # how wrong a clock's rate is at most: as much as the default drift_factor allows for each
+RATE_ERROR = 0.005  # at most, of a clock's rate: as much as the default drift_factor allows for each
 
 
 class Cast:
-    """All that take part in a run.
+    """The processes, clients and threads that take part in a run.
 
     Attributes:
-        processes: all of them, also the dead.
+        processes: all processes, also the dead.
         clients: one for each process, in the same order.
-        doors: what workers take their locks from, in processes that run a loop.
+        doors: the objects from which workers take their locks, in processes that run a loop.
         workers: the threads that want the lock.
         strangers: processes that want other locks.
         acquiring: how many threads of each process wait for an outermost acquire.
@@ -47,7 +47,7 @@ class Cast:
         self.acquiring: Counter[Process] = Counter()
 
     def make_client(self, name: str, *, has_loop: bool = False) -> tuple[Process, VirtualClient]:
-        """A process with a client; chance draws its clock and its options."""
+        """Return a process with a client; chance draws its clock and its options."""
         random, plan = self.world.random, self.plan
         drawn = plan.wide or plan.moves
         rate, offset = 1 + random.uniform(-RATE_ERROR, RATE_ERROR), random.uniform(0.0, 100_000.0)
@@ -71,9 +71,9 @@ class Cast:
         return process, client
 
     def make_stranger(self, name: str) -> tuple[Process, VirtualClient]:
-        """A process with a client that knows some of the masters, others that do not exist, and a long guard.
+        """Return a process with a client that knows some of the masters, others that do not exist, and a long guard.
 
-        Where there is no guard yet, most of its masters do not exist: a client with a quorum may begin one.
+        If there is no guard yet, most of its masters do not exist: a client with a quorum may begin a guard.
         """
         random = self.world.random
         process = Process(self.world, name, offset=random.uniform(0.0, 100_000.0))
@@ -98,11 +98,11 @@ class Cast:
         return partial(self._referee.told, process) if has_loop else None
 
     def door_of(self, process: Process) -> Any:
-        """Return what the workers of a process use as their `Client`."""
+        """Return the object that the workers of a process use as their `Client`."""
         return self.doors.get(process) or self.client_of(process)
 
     def lock(self, client: Any, *, renew: bool | None = None) -> Any:
-        """The lock that all threads want, with the options that chance draws for this object."""
+        """Return the lock that all threads want, with the options that chance draws for this object."""
         owner, wide = "us" if self.plan.named else None, self.plan.wide
         if wide is None:
             return client.lock(LOCK, renew=renew, owner=owner)
@@ -116,7 +116,7 @@ class Cast:
         )
 
     def client_of(self, process: Process) -> VirtualClient:
-        """The client of a process."""
+        """Return the client of a process."""
         return self.clients[self.processes.index(process)]
 
     def are_all_done(self) -> bool:
@@ -125,5 +125,5 @@ class Cast:
 
 
 def _block(process: Process, _event: object) -> None:
-    """A callback that never returns."""
+    """Block, as a callback that never returns."""
     block(process)

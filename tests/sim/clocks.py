@@ -1,7 +1,7 @@
 """Limits of the referee's judgement in a run whose clocks are set, run off or stand still.
 
 relock assumes something of clocks (``docs/internals/argument.md``, A2 to A4 and A10), and says what it does not promise
-where that fails. Each exception here is one of those, and names it. There is none for a step that a client has noticed:
+if that fails. Each exception here is one of those, and names it. There is none for a step that a client has noticed:
 its holds must end when they do by the masters' time.
 """
 
@@ -19,19 +19,19 @@ from relock.testing._process import Process
 from relock.testing._server import Server
 from relock.testing._world import World
 
-SAME_STEP_SECONDS = 6.0  # a client may take steps of several masters within this time for one of its own clock
+SAME_STEP_SECONDS = 6.0  # within which a client may take steps of several masters for one of its own clock
 LOOKED_SECONDS = 0.5  # from a step until some client has looked at that clock
 ACCUSED_SECONDS = 1.0  # from that look until the master has lost its vote, if nothing else goes wrong
-PLAIN_STEP_SECONDS = 0.3  # no client that knew the clock can miss a step of this size
+PLAIN_STEP_SECONDS = 0.3  # a step that no client can miss which knew the clock
 
 
 @frozen(eq=False)
 class TrueStep:
-    """A master's clock was set, by so many seconds.
+    """A step of a master's clock, by so many seconds.
 
     Attributes:
-        doubts: for each client that knew the clock before, by how many seconds that might have been ahead for all the
-            client knew.
+        doubts: for each client that knew the clock before, the seconds by which the clock might have been ahead of what
+            the client knew.
     """
 
     server: int
@@ -50,7 +50,7 @@ class Notice:
 
 @define
 class Early:
-    """The stalls of a client's clock before it knew those of a quorum: then it can't know which clock moved (A4).
+    """The stalls of a client's clock before it knew the clocks of a quorum: it can't tell which clock moved (A4).
 
     Attributes:
         since: the true time at which each such stall began.
@@ -67,7 +67,7 @@ class Early:
 
 @define
 class Clocks:
-    """History of all clocks: how each was set, and which clients have noticed that.
+    """History of all clocks: the steps of each, and the clients that have noticed them.
 
     Attributes:
         has_forgotten: whether any master may have forgotten tokens.
@@ -80,13 +80,13 @@ class Clocks:
     has_forgotten: bool = False
     _noticed: defaultdict[tuple[str, int], list[Notice]] = field(factory=lambda: defaultdict(list))
     _sessions: list[tuple[Process, Session]] = field(factory=list)
-    _peaks: dict[int, float] = field(factory=dict)  # the most that a clock showed before it was set back
-    _spread: float = 0.0  # the most by which two masters' clocks have differed
+    _peaks: dict[int, float] = field(factory=dict)  # the latest time that a clock showed before it was set back
+    _spread: float = 0.0  # at most, between two masters' clocks
     _early: defaultdict[str, Early] = field(factory=lambda: defaultdict(Early))  # by client
     _undecided: dict[tuple[str, int], float] = field(factory=dict)  # when a master showed a client its own step
 
     def meet(self, process: Process, session: Session) -> None:
-        """A client takes part. Each step that it notices is noted here, too."""
+        """Add a client, and note each step that it notices."""
         tell = session.reports.hear
         self._sessions.append((process, session))
 
@@ -105,13 +105,13 @@ class Clocks:
             try:
                 tell(facts, news)
             finally:
-                if is_latest:  # not earlier: `tell` may hold this thread up, while others still believe
+                if is_latest:  # not earlier: `tell` may hold this thread up, while other threads still believe
                     self._noticed[process.name, facts.index].append(notice)
 
         session.reports.hear = hear  # type: ignore[method-assign]
 
     def stands_still(self, process: Process) -> None:
-        """The clock of a client is about to stand still with its machine."""
+        """Note that the clock of a client is about to stand still with its machine."""
         every = range(len(self.servers))
         known = sum(process.name in self._doubts(number) for number in every)
         if known < quorum_of(len(self.servers)):
@@ -122,7 +122,7 @@ class Clocks:
             self._early.pop(process.name, None)
 
     def step(self, number: int, seconds: float) -> TrueStep:
-        """Sets the clock of a master."""
+        """Set the clock of a master."""
         server = self.servers[number]
         step = TrueStep(number, self.world.now, seconds, self._doubts(number))
         self.steps.append(step)
@@ -148,24 +148,25 @@ class Clocks:
     # Exclusion ------------------------------------------------------------------------------------------------------
 
     def is_deceived(self, process: Process, hold: Hold, since: float, other: Process) -> bool:
-        """Return whether a client believes in a hold only because of what the client could not know, or not yet.
+        """Return whether a client believes in a hold only for a reason that it could not know, or not yet.
 
         * Its own clock stood still with its machine (A4), and it has not heard from the masters since.
-        * The clock of a lone master was set ahead (A3), and it has not heard from that since. Or those of a quorum were
-          set at about the same time, which looks like a step of its own clock. If they were set back before it looked,
-          or while its own clock stood still, it saw only the difference, and believes until they answer for the hold.
+        * The clock of a lone master was set ahead (A3), and the client has not heard from that master since. Or the
+          clocks of a quorum were set at about the same time, which looks like a step of the client's own clock. If they
+          were set back before the client looked, or while its own clock stood still, it saw only the difference, and
+          believes until they answer for the hold.
         * A minority of the masters was set ahead before the `other` client had ever seen them, or by so little that the
           other could not notice (A3: "what is not promised").
         """
         if deadline_of(hold.lease_ends, hold.quorum) <= process.local():
-            return False  # its own clock says that the hold is over: no clock makes it believe
+            return False  # by the client's own clock the hold is over: no other clock excuses a belief
         noticed = [[one for one in self._noticed[process.name, i] if one.at >= since] for i in range(len(self.servers))]
         late = [notices[-1].at if notices else since for notices in noticed]
         ahead = [self._ahead(i, late[i]) for i in range(len(self.servers))]
         lately = min(since, self.world.now - SAME_STEP_SECONDS)
         is_majority = len({step.server for step in self.steps if step.at >= lately}) >= quorum_of(len(self.servers))
         ends = [end - process.stood_still(late[i]) for i, end in enumerate(hold.lease_ends)]
-        left = deadline_of(ends, hold.quorum) - process.local()  # for so long it would believe if its clock had gone on
+        left = deadline_of(ends, hold.quorum) - process.local()  # until when it would believe if its clock had gone on
         ends = [
             end - sum(step.seconds for step in ahead[i] if is_majority or self._is_hidden(step, other, left))
             for i, end in enumerate(ends)
@@ -178,7 +179,7 @@ class Clocks:
         return deadline_of(ends, hold.quorum) <= process.local()
 
     def leases_last_until(self, longest: float) -> float:
-        """The true time until which leases of `longest` seconds may last, if the clock of their master was set back."""
+        """Return the true time until which leases of `longest` seconds may last if a master's clock was set back."""
         moments = [NEVER]
         for number in range(len(self.servers)):
             back = [step for step in self.steps if step.server == number and step.seconds < 0]
@@ -197,7 +198,7 @@ class Clocks:
         """
         froms = [since, *(notice.at for notice in notices)]
         for looked_at, notice in reversed(list(zip(froms, notices, strict=False))):
-            end += max(0.0, notice.seconds)  # as the client counted it before this notice
+            end += max(0.0, notice.seconds)  # as the client counted the lease before this notice
             ahead = 0.0
             for step in self.steps:
                 if step.server != number or not looked_at <= step.at <= notice.at:
@@ -210,7 +211,7 @@ class Clocks:
         return False
 
     def _is_hidden(self, step: TrueStep, client: Process, overlap: float) -> bool:
-        """Return whether the client did not know the clock, or too badly to notice a step of `overlap` seconds."""
+        """Return whether the client did not know the clock, or too roughly to notice a step of `overlap` seconds."""
         doubt = step.doubts.get(client.name)
         return doubt is None or overlap <= STEP_SECONDS + max(0.0, doubt) + 0.01 * (self.world.now - step.at) + 0.01
 
@@ -224,10 +225,10 @@ class Clocks:
     # Votes ----------------------------------------------------------------------------------------------------------
 
     def is_accused_wrongly(self, number: int) -> bool:
-        """Return whether a master lost its vote for its clock, though neither that nor those of a quorum were ever set.
+        """Return whether a master lost its vote though neither its clock nor those of a quorum were ever set.
 
-        A client may accuse a master wrongly if its own clock stood still with its machine before it knew those of a
-        quorum (A4): it can't know then which clock moved.
+        A client may accuse a master wrongly if its own clock stood still with its machine before it knew the clocks of
+        a quorum (A4): then it can't know which clock moved.
         """
         server, stepped = self.servers[number], {step.server for step in self.steps}
         is_quorum_steady = len(self.servers) - len(stepped) >= quorum_of(len(self.servers))
@@ -237,13 +238,13 @@ class Clocks:
         return number not in stepped and is_quorum_steady
 
     def is_evident(self, step: TrueStep) -> bool:
-        """Return whether no client that looks can take a step for one of its own clock, or for a part of several."""
+        """Return whether no client can take the step for one of its own clock, or for one of several steps."""
         others = [one for one in self.steps if one is not step and abs(one.at - step.at) < SAME_STEP_SECONDS]
         stalls = any(process.stood_still(step.at - SAME_STEP_SECONDS) for process, _ in self._sessions)
         return abs(step.seconds) >= PLAIN_STEP_SECONDS and not others and not stalls and len(self.servers) > 1
 
     def witnesses(self, step: TrueStep) -> list[Process]:
-        """The processes that knew a clock before it was set, and have asked that master since."""
+        """Return the processes that knew a clock before it was set, and have asked that master since."""
         asked = self.servers[step.server].asked_at
         return [
             process

@@ -1,4 +1,4 @@
-"""Draws the plan of most runs: some are calm, in others everything goes wrong, or one thing alone."""
+"""The plans of most runs: some are calm, in others everything goes wrong, or one thing alone."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ IMPATIENT_PART = 0.4  # of the runs with slow requests
 
 
 def draw(random: Random) -> Plan:
-    """A plan: some are calm; in others everything goes wrong, or little but time, or hand-offs come in dozens."""
+    """Return a plan: calm, with all faults, with hardly any but those of time, or with hand-offs by the dozen."""
     (drawn,) = random.choices(list(_SORTS), list(_SORTS.values()))
     return drawn(random)
 
@@ -34,7 +34,7 @@ def _draw_faults(random: Random) -> Plan:
 
 
 def _draw_clocks(random: Random) -> Plan:
-    """Clocks that are set, that run off, that stand still; and sometimes some masters are away."""
+    """Draw clocks that are set, that run off, that stand still; sometimes some masters are away."""
     kinds = tuple(kind for kind in CLOCKS if random.random() < 0.4) or ("step",)
     return evolve(
         draw_any(random, kinds, is_calm=True),
@@ -51,7 +51,7 @@ def _draw_clocks(random: Random) -> Plan:
 
 
 def _draw_step(random: Random) -> Plan:
-    """One clock of several is set, once in most runs, so that no client can take the step for something else."""
+    """Draw a run in which only one of several clocks is set, so that no client can take the step for anything else."""
     return evolve(
         draw_any(random, ("step",), is_calm=True),
         masters=random.choice([3, 3, 5]),
@@ -66,7 +66,7 @@ def _draw_step(random: Random) -> Plan:
 
 
 def _draw_late(random: Random) -> Plan:
-    """Replies that are late, and holders that stay to the end of their validity: to find mistakes with time."""
+    """Draw late replies, and holders that stay to the end of their validity, to find mistakes with time."""
     alone = ("isolate client",)
     kinds = random.choice([alone, (*alone, "pause client"), ("pause client",), ("lose a quorum",)])
     return evolve(
@@ -88,7 +88,7 @@ def _draw_late(random: Random) -> Plan:
 
 
 def _draw_healing(random: Random) -> Plan:
-    """Holds that lack a master, where another attempt was just made, and that end about when they are renewed."""
+    """Draw holds that lack a master, where another attempt was just made, and that end about when they are renewed."""
     return evolve(
         draw_any(random, (), is_calm=True),
         masters=3,
@@ -103,7 +103,7 @@ def _draw_healing(random: Random) -> Plan:
 
 
 def _draw_patient(random: Random) -> Plan:
-    """Waits that are longer than a waiter counts as alive without a heartbeat."""
+    """Draw waits that are longer than a waiter counts as alive without a heartbeat."""
     return evolve(
         draw_any(random, (), is_calm=True),
         masters=random.choice([1, 1, 3]),
@@ -118,9 +118,9 @@ def _draw_patient(random: Random) -> Plan:
 
 
 def _draw_slow(random: Random) -> Plan:
-    """Requests that arrive when no caller waits for them any more, and leases so long that their leftovers show.
+    """Draw requests that arrive when no caller waits for them, and leases so long that their leftovers show.
 
-    No other master can outvote a lone one: what an impatient caller leaves there keeps the others out.
+    No other master can outvote a lone one: a grant that an impatient caller leaves there keeps all others out.
     """
     slow = _draw_any_slow(random)
     if random.random() < IMPATIENT_PART:
@@ -145,7 +145,7 @@ def _draw_any_slow(random: Random) -> Plan:
 
 
 def _draw_busy(random: Random) -> Plan:
-    """Holders that stay for a moment, and many waiters: to find what goes wrong once in thousands of hand-offs."""
+    """Draw holders that stay for a moment, and many waiters, to find faults that come once in many hand-offs."""
     is_calm = random.random() < 0.5
     kinds = tuple(kind for kind in CALLS if random.random() < 0.3)
     if not is_calm:
@@ -162,7 +162,7 @@ def _draw_busy(random: Random) -> Plan:
 
 
 def _draw_restart(random: Random) -> Plan:
-    """A lone master that comes back with old data, marker and all."""
+    """Draw a lone master that comes back with old data, its marker included."""
     return evolve(
         draw_any(random, ("restart old",), is_calm=True),
         masters=1,
@@ -175,14 +175,14 @@ def _draw_restart(random: Random) -> Plan:
 
 
 def _draw_handed(random: Random) -> Plan:
-    """Messages that come late or never, clients that stand still, and leases longer than a releaser gives."""
+    """Draw messages that come late or never, clients that stand still, and leases longer than a releaser gives."""
     is_calm = random.random() < 0.4
     kinds = tuple(kind for kind in DELAYING if random.random() < 0.3)
     plan = draw_any(random, () if is_calm else kinds, is_calm=is_calm)
     late = random.choice([0.0, 0.05, 0.3])
     conditions = evolve(plan.conditions, straggles=late, straggle=random.choice([0.1, 0.5, 2.0]))
     ttl = random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS])
-    lags = not is_calm and ttl == TTL_SECONDS  # then only messages are late, and no client renews
+    lags = not is_calm and ttl == TTL_SECONDS  # if so, only messages are late, and no client renews
     if is_calm:
         # Longer than a turn takes, so the masters see the turns in different orders.
         conditions = evolve(conditions, straggles=0.0, delay=0.003)
@@ -216,7 +216,7 @@ def draw_any(random: Random, kinds: tuple[str, ...], *, is_calm: bool) -> Plan:
         cuts=0.0 if is_calm else random.choice([0.0, 0.0, 0.002]),
         drops=0.0 if is_calm else random.choice([0.0, 0.0, 0.1, 1.0]),
         repeats=random.choice([0.0, 0.0, 0.0, 0.1]),
-        # A repetition changes nothing if it comes at once, or when it is void; between the two it may.
+        # A repeated request changes nothing if it comes at once, or when it is void; between the two it may.
         repeated_after=(0.0, 2 * node_timeout) if is_calm else (0.0, node_timeout / 2, 2 * node_timeout),
     )
     return Plan(
@@ -228,7 +228,7 @@ def draw_any(random: Random, kinds: tuple[str, ...], *, is_calm: bool) -> Plan:
         fault_pause=random.choice([0.2, 0.6]),
         conditions=conditions,
         kinds=kinds,
-        # Tokens rise over masters that forget as long as their clocks differ by less than the guard.
+        # Tokens rise even over masters that forget, as long as their clocks differ by less than the guard.
         skew=0.3 if FORGETTING & set(kinds) else 3.0,
         stays=random.choice([(0.0, 0.001, 0.01), (0.0, 0.3, 1.6), (0.01, 1.6, float("inf"))]),
         timeouts=random.choice([(0.0, 0.05, 0.5), (0.5, 3.0, 20.0)]),

@@ -21,11 +21,11 @@ LATE_SECONDS = 0.5  # from the return of `close` until nothing that was sent bef
 
 @define
 class Ends:
-    """The things that must be gone from the masters, and by when.
+    """The holds and clients that must be gone from the masters, and by when.
 
     Attributes:
         accuse: is called with each violation.
-        closing: the processes whose clients are closed, or are being closed, and the holds that their threads had.
+        closing: the processes whose clients are closed, or are being closed, and the holds of their threads.
     """
 
     world: World
@@ -37,12 +37,12 @@ class Ends:
     closing: dict[Process, set[bytes]] = field(factory=dict)
 
     def released(self, belief: Belief) -> None:
-        """Expects that no master has a hold soon after its release, which has just been called."""
+        """Expect that no master has a hold soon after its release, which has just been called."""
         seconds = max(0.0, self.stuck.until(belief.process) - self.world.now) + RELEASED_SECONDS
         self.world.after(seconds, partial(self._check_released, belief))
 
     def abandoned(self, process: Process, beliefs: Iterable[Belief]) -> None:
-        """The loop of a process was closed, and its tasks never go on. What they had ends with its leases."""
+        """Note that the loop of a process was closed: its tasks never go on, and their holds end with their leases."""
         left = [one for one in beliefs if one.process is process and not (one.is_released or one.is_abandoned)]
         for belief in left:
             belief.is_abandoned = belief.is_over = belief.has_left = True
@@ -51,13 +51,13 @@ class Ends:
         self.idle.died(process, [belief.hold.ttl + ABANDONED_SECONDS for belief in left])
 
     def closes(self, process: Process, beliefs: Iterable[Belief]) -> None:
-        """The client of a process is about to be closed. What its threads have, or get yet, ends with its leases."""
+        """Note that the client of a process is about to be closed: its threads' holds, also later ones, expire."""
         self.closing.setdefault(process, set())
         for belief in beliefs:
             self.granted(belief)
 
     def granted(self, belief: Belief) -> None:
-        """A thread has this hold, perhaps of a client that is being closed: then its release reaches no master."""
+        """Note a hold of a thread, perhaps of a client that is being closed: then its release reaches no master."""
         kept = self.closing.get(belief.process)
         if kept is not None and not belief.has_left:
             kept.add(belief.hold.owner)
@@ -65,7 +65,7 @@ class Ends:
             self.idle.left([belief.hold.ttl + ABANDONED_SECONDS])
 
     def closed(self, process: Process, session: Session) -> None:
-        """Checks that nothing of a client is left when its `close` returns, and that nothing arrives later."""
+        """Check that nothing of a client is left when its `close` returns, and that nothing arrives later."""
         self._check_closed(process, session)
         self.world.after(LATE_SECONDS, partial(self._check_closed, process, session))
 
@@ -73,16 +73,16 @@ class Ends:
         self._accuse_all(leftovers.of_client(self.servers, process, session, self.closing[process]))
 
     def _check_released(self, belief: Belief) -> None:
-        """Checks that no master has a hold that was released, or abandoned, some time ago."""
+        """Check that no master has a hold that was released, or abandoned, some time ago."""
         if not belief.process.is_dead and self.world.now >= belief.kept_until:
             self._accuse_all(leftovers.released(self.servers, belief))
 
     def check_undone(self) -> None:
-        """Checks that attempts are undone when all have released the lock, before their leases end."""
+        """Check that attempts are undone when all have released the lock, before their leases end."""
         self._accuse_all(leftovers.undone(self.servers, self.sessions))
 
     def check_nothing_left(self) -> None:
-        """Checks that the masters have nothing left in the end, when every lease is over."""
+        """Check that the masters have nothing left in the end, when every lease is over."""
         self._accuse_all(leftovers.in_the_end(self.servers))
 
     def _accuse_all(self, problems: Iterable[str]) -> None:

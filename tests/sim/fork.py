@@ -37,12 +37,12 @@ class InheritedConnection:
             self._raw.close_copy()
 
     def let_go(self) -> None:
-        """Let go of the copy of the socket."""
+        """Drop the copy of the socket."""
         self.disconnect()
 
 
 def in_child(client: VirtualClient, child: Process, servers: Sequence[Server]) -> VirtualClient:
-    """The copy of a client that a forked process has before it does anything."""
+    """Return the copy of a client that a forked process has at its beginning."""
     copied = object.__new__(type(client))  # not by `copy`: a client refuses to be copied
     copied.__dict__.update(client.__dict__)
     copied._platform = platform = VirtualPlatform(child)
@@ -52,9 +52,9 @@ def in_child(client: VirtualClient, child: Process, servers: Sequence[Server]) -
 
 
 def _session(session: Session, platform: VirtualPlatform) -> Session:
-    """A session as a child has it after the fork: with its book of holds and its connections, but without threads.
+    """Return a child's session after the fork: with its book of holds and its connections, but without threads.
 
-    The copy is shallow where a child touches nothing.
+    The parts that a child does not change are shared with the parent's.
     """
     own = copy(session)
     child = platform.process
@@ -84,7 +84,7 @@ def _subscription(subscription: Subscription, reading: Reading, child: Process) 
 
 
 def _master(master: Master, child: Process) -> Master:
-    """A master as a child has it, with the connections that threads of the parent use at this moment, too."""
+    """Return a child's master, also with the connections that threads of the parent use at this moment."""
     open_: Any = sorted(filter(_is_open, [*master.pool._connections, *master.pool._own_connections]), key=_number)
     connections: Any = dict.fromkeys(_connection(connection, child) for connection in open_)
     own = copy(master)
@@ -101,7 +101,7 @@ def _connection(connection: Connection, child: Process) -> Connection:
 
 
 def _number(connection: Connection) -> int:
-    """Return a number for an order that is the same in every run."""
+    """Return a number that gives connections the same order in every run."""
     raw: Any = connection.raw
     number: int = raw.fileno
     return number
@@ -113,5 +113,5 @@ def _is_open(connection: Connection) -> bool:
 
 
 def _raw(raw: Any, child: Process) -> Any:
-    """A copy of a socket that is open."""
+    """Return a copy of an open socket."""
     return InheritedConnection(raw, child) if raw is not None and raw.is_open else None

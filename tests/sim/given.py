@@ -24,8 +24,8 @@ class Given:
     """The holds that were on the masters after each script.
 
     Args:
-        lock: the key whose holds are looked at.
-        servers: those to which the addresses lead.
+        lock: the key of the holds.
+        servers: the servers to which the addresses lead.
         standbys: the other server of each address.
         is_guarded: whether there is a restart guard.
         longest: the longest lease.
@@ -46,7 +46,7 @@ class Given:
             server.tell = self._look
 
     def _look(self, server: ReplicatedServer) -> None:
-        """A script has run on this server."""
+        """Note the holds of this server, on which a script has just run."""
         if server.is_replica:
             return
         behind = self.servers[server.number], self.standbys[server.number]

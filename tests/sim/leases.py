@@ -1,7 +1,7 @@
 """Lengths of leases: the referee judges them in the wider runs (`sim.plan.Wide`), as long as it may.
 
 After a clock was set, a master has forgotten, or an operator has ended a hold, leases may end before their time, and
-their owners hear of it later. From then on the referee judges none of this in that run.
+their owners learn of it later. From then on the referee judges no lease in that run.
 """
 
 from collections.abc import Sequence
@@ -35,11 +35,11 @@ class Leases:
     _seen: dict[Hold, tuple[float, float]] = field(factory=dict)  # a deadline, and the local time when it was new
 
     def hindered(self, seconds: float) -> None:
-        """A fault strikes, for so many seconds."""
+        """Note a fault that lasts for so many seconds."""
         self.hindered_until = max(self.hindered_until, self.world.now + max(0.0, seconds))
 
     def see(self, process: Process, hold: Hold) -> None:
-        """The owner of a hold believes in it."""
+        """Note the deadline of a hold in which its owner believes."""
         known = self._seen.get(hold)
         if known is None or known[0] != hold.deadline:
             self._seen[hold] = hold.deadline, process.local()
@@ -54,7 +54,7 @@ class Leases:
         return sum(self._end(server, hold) >= until for server in self.servers) < hold.quorum
 
     def _end(self, server: Server, hold: Hold) -> float:
-        """The true time at which a master's lease of a hold ends."""
+        """Return the true time at which a master's lease of a hold ends."""
         if hold.owner not in (server.master.contents(hold.keys.lock) or ()):
             return float("-inf")
         left_ms: int = server.master.read("PTTL", hold.keys.lock)
@@ -63,9 +63,9 @@ class Leases:
     def was_left_alone(self, process: Process, hold: Hold) -> bool:
         """Return whether a hold has ended though there was time to renew it, and no fault was in the way.
 
-        Whatever went wrong before, the watchdog tries again after a tenth of the present lease, and at the latest after
-        a third. It may have to open a connection first. The length of that lease counts from when the referee first
-        saw its deadline, not from what the client says.
+        After any failure, the watchdog tries again after a tenth of the present lease, and at the latest after a third.
+        It may have to open a connection first. The length of that lease counts from when the referee first saw its
+        deadline, and the client's own account does not count.
         """
         deadline, seen_at = self._seen.get(hold, (hold.deadline, hold.granted_at))
         wanted = (deadline - seen_at) / 3 + 2 * hold.spec.node_timeout + RETRY_SECONDS_MAX + LOOK_SECONDS

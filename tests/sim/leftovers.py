@@ -1,4 +1,4 @@
-"""Finds what holds and attempts that are over have left on masters and in processes: it must be nothing."""
+"""Leftovers of ended holds and attempts, on masters and in processes: there must be none."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,12 +15,12 @@ LOCK_KEY = f"lock:{{{LOCK}}}".encode()
 
 
 def is_of(session: Session, owner: bytes) -> bool:
-    """Return whether an owner is of that client: of its threads, or of one of its loops."""
+    """Return whether an owner belongs to that client: to its threads, or to one of its loops."""
     return f"{client_name(owner).decode()}.".startswith(f"{session.client_id}.")
 
 
 def undone(servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]]) -> Iterator[str]:
-    """Yield what attempts have left when all threads have released the lock, and leases have not ended yet."""
+    """Yield the leftovers of attempts when all threads have released the lock, and leases have not ended yet."""
     for server in servers:
         found = server.master.contents(LOCK_KEY)
         queue = [waiter for waiter, _ in server.master.contents(LOCK_KEY + b":queue") or []]
@@ -34,7 +34,7 @@ def undone(servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]
 
 
 def of_client(servers: Sequence[Server], process: Process, session: Session, kept: set[bytes]) -> Iterator[str]:
-    """Tells what reachable masters have of a client that was closed; `kept` names holds that were not released.
+    """Yield the leftovers of a closed client on reachable masters; `kept` names holds that were not released.
 
     A slow master may give the waiter of such a hold a place instead, which goes with the release of the hold.
     """
@@ -50,7 +50,7 @@ def of_client(servers: Sequence[Server], process: Process, session: Session, kep
 
 
 def released(servers: Sequence[Server], belief: Belief) -> Iterator[str]:
-    """The masters that still have a hold which its owner has released."""
+    """Yield the masters that still have a hold which its owner has released."""
     for server in servers:
         if belief.hold.owner in (server.master.contents(belief.hold.keys.lock) or ()):
             yield f"{server.name} has a hold that {belief.process.name} has released"
@@ -76,7 +76,7 @@ def given_to(process: Process, servers: Sequence[Server], sessions: Sequence[tup
 
 
 def voteless(servers: Sequence[Server]) -> Iterator[str]:
-    """Tells which masters have no vote."""
+    """Yield the masters that have no vote."""
     for server in servers:
         until_us = int(server.master.read("HGET", MASTER_KEY, b"no_vote_until_us") or 0)
         if until_us > server.clock_us():
@@ -84,7 +84,7 @@ def voteless(servers: Sequence[Server]) -> Iterator[str]:
 
 
 def in_the_end(servers: Sequence[Server]) -> Iterator[str]:
-    """Yield what masters still have when every lease is over."""
+    """Yield the leftovers on masters when every lease is over."""
     for server in servers:
         keys = server.master.keys()
         left = [key for key in keys if not key.endswith((b":token", b"master"))]

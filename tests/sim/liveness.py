@@ -1,4 +1,4 @@
-"""The plans of runs in which nothing goes wrong but that clients cannot act, are closed, or come from elsewhere.
+"""The plans of runs without faults, except that clients cannot act, are closed, or come from elsewhere.
 
 Each kind of run has a random generator of its own, and can be switched off by its part.
 """
@@ -32,7 +32,7 @@ CLOSING_LOOPS_PART = 0.6  # of the clients in runs in which some are closed
 
 
 def stuck(seed: int, part: float = STUCK_PART) -> Plan | None:
-    """The plan of a seed in which clients that wait cannot act for longer than any lease; None in most runs."""
+    """Return a plan in which waiting clients cannot act for longer than any lease; None for most seeds."""
     random = Random(f"stuck {seed}")
     if random.random() >= part:
         return None
@@ -57,7 +57,7 @@ def stuck(seed: int, part: float = STUCK_PART) -> Plan | None:
 
 
 def ended(seed: int, part: float = ENDED_PART) -> Plan | None:
-    """The plan of a seed in which loops are closed whose tasks have the lock; None in most runs."""
+    """Return a plan in which loops are closed whose tasks have the lock; None for most seeds."""
     random = Random(f"ended {seed}")
     if random.random() >= part:
         return None
@@ -79,7 +79,7 @@ def ended(seed: int, part: float = ENDED_PART) -> Plan | None:
 
 
 def closing(seed: int, part: float = CLOSING_PART) -> Plan | None:
-    """The plan of a seed in which clients are closed after releases, and some masters are slow; None in most runs."""
+    """Return a plan in which clients are closed after releases, and some masters are slow; None for most seeds."""
     random = Random(f"closing {seed}")
     if random.random() >= part:
         return None
@@ -107,7 +107,7 @@ def closing(seed: int, part: float = CLOSING_PART) -> Plan | None:
 
 
 def strange(seed: int, part: float = STRANGE_PART) -> Plan | None:
-    """The plan of a seed in which clients come that know other masters, and have a longer guard; None in most runs."""
+    """Return a plan with clients that know other masters, and have a longer guard; None for most seeds."""
     random = Random(f"strange {seed}")
     if random.random() >= part:
         return None
@@ -129,7 +129,7 @@ def strange(seed: int, part: float = STRANGE_PART) -> Plan | None:
 
 
 def mass(seed: int, part: float = MASS_PART) -> Plan | None:
-    """The plan of a seed in which many waits end at one moment, with room for few requests; None in most runs."""
+    """Return a plan in which many waits end at one moment, with room for few requests; None for most seeds."""
     random = Random(f"mass {seed}")
     if random.random() >= part:
         return None

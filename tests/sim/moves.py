@@ -3,12 +3,12 @@
 A move leaves connections open, as with real servers, unless it is one that ends connections. New connections reach the
 server to which the address leads by then; the address may move a little before or after the roles change.
 
-* ``fail over``: the master's writes wait until its replica has everything, and the two change their roles (FAILOVER).
+* ``fail over``: the master's writes wait until its replica has all of them, and the two change their roles (FAILOVER).
 * ``promote``: an operator makes the replica a master (REPLICAOF NO ONE), and a moment later the master its replica.
-  What was under way is lost.
-* ``split``: the same, but for some time nobody demotes the old master, which goes on taking writes.
-* ``fail back``: the replica becomes a master, the old master takes its data, and then becomes the master again. What
-  the replica had not heard of is lost, and the rest comes back as it was. The address stays.
+  Writes that were under way are lost.
+* ``split``: the same, but for some time the old master is not demoted, and goes on taking writes.
+* ``fail back``: the replica becomes a master, the old master takes its data, and then becomes the master again. Writes
+  that the replica had not received are lost, and the rest comes back as it was. The address stays.
 * ``fail all back``: the same at each address.
 * ``lose master``: the master crashes, its replica becomes a master, and the old one comes back as the replica of that.
 * ``kill normal``: a master ends all connections that have no subscription, as old Sentinels made it do.
@@ -24,24 +24,24 @@ from sim.plan import FAILING_BACK, Moves
 from sim.replication import ReplicatedServer
 
 GAP_SECONDS = (0.001, 0.05)  # between two commands of the operator
-SYNC_SECONDS = (0.1, 0.2)  # of a full one: ten times a second a server checks if the child that writes it is done
+SYNC_SECONDS = (0.1, 0.2)  # of a full sync: ten times a second a server checks whether its writing child has ended
 SPLIT_SECONDS = (0.3, 2.0)  # until an operator demotes the old master
 AWAY_SECONDS = (0.005, 0.2)  # after the sync, until the old master becomes the master again
 ADDRESS_SECONDS = (-0.05, 0.3)  # from the change of the roles until the address moves
-BEHIND_SECONDS = (0.0, 1.0)  # how long nothing has come to a replica when its master is failed back
+BEHIND_SECONDS = (0.0, 1.0)  # for which nothing has come to a replica when its master is failed back
 DOWN_SECONDS = (0.1, 0.8)  # from a crash to its failover, and from that until the old master is back
-PATIENCE_SECONDS = 1.0  # how long a FAILOVER waits for a replica
-AFTERWARDS_SECONDS = 0.2  # how long after its demotion an old master may lose connections, or go deaf
-DEAF_PART = 0.3  # the part of the old masters that hear nothing of the new one, and still answer clients
+PATIENCE_SECONDS = 1.0  # for which a FAILOVER waits for a replica
+AFTERWARDS_SECONDS = 0.2  # after its demotion, in which an old master may lose connections, or go deaf
+DEAF_PART = 0.3  # of the old masters, which hear nothing of the new one, and still answer clients
 
 
 class Mover:
-    """Moves masters.
+    """Mover of masters.
 
     Args:
-        servers: those to which the addresses lead, in their order. A move changes this list.
+        servers: the servers to which the addresses lead, in their order. A move changes this list.
         standbys: the other server of each address. A move changes this list, too.
-        moves: what chance has drawn for this run.
+        moves: the part of this run's plan that is about moves.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Mover:
         self._servers = servers
         self._standbys = standbys
         self._moves = moves
-        self._moving: set[int] = set()  # addresses
+        self._moving: set[int] = set()  # the addresses in a move
         self._is_over = False
         self._kinds: dict[str, Callable[[int], None]] = {
             "fail over": self._fail_over,
@@ -64,7 +64,7 @@ class Mover:
             standby.follow(server, moves.lag, 0.0)
 
     def strike(self, kind: str, number: int) -> bool:
-        """Begins to do what `kind` says with the servers of an address; returns whether it can."""
+        """Begin the move `kind` with the servers of an address; return whether it is possible."""
         old, new = self._servers[number], self._standbys[number]
         source = new.source
         is_ready = source is not None and source.is_synced and source.source is old
@@ -88,7 +88,7 @@ class Mover:
     def _draw(self, bounds: tuple[float, float]) -> float:
         return self._world.random.uniform(*bounds)
 
-    # What is done ---------------------------------------------------------------------------------------------------
+    # The moves ------------------------------------------------------------------------------------------------------
 
     def _fail_over(self, number: int) -> None:
         old, new = self._servers[number], self._standbys[number]
@@ -152,7 +152,7 @@ class Mover:
         old.follow(new, self._moves.lag, self._draw(SYNC_SECONDS))
 
     def _lead_to(self, number: int, new: ReplicatedServer, seconds: float) -> None:
-        """Have the address lead to another server, in about so many seconds."""
+        """Let the address lead to another server, in about so many seconds."""
         self._later(max(0.0, seconds + self._draw(ADDRESS_SECONDS)), partial(self._arrive_at, number, new))
 
     def _arrive_at(self, number: int, new: ReplicatedServer) -> None:
@@ -161,7 +161,7 @@ class Mover:
         self._moving.discard(number)
 
     def _demote(self, old: ReplicatedServer, new: ReplicatedServer) -> None:
-        """Makes the old master follow the new one. Then it may end connections, or hear nothing from the new one."""
+        """Make the old master follow the new one. Then it may end connections, or hear nothing from the new one."""
         if not old.is_up or new.is_replica:
             return
         old.follow(new, self._moves.lag, self._draw(SYNC_SECONDS))
@@ -175,7 +175,7 @@ class Mover:
     # The end --------------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Makes each address lead to a master, which the other server there follows. Connections stay."""
+        """Make each address lead to a master, which the other server there follows. Connections stay."""
         self._is_over = True
         for server, standby in zip(self._servers, self._standbys, strict=True):
             server.promote()

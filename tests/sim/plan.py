@@ -1,4 +1,4 @@
-"""Plan of a run: its clients and threads, what they do, how the network is, and what may go wrong.
+"""Plan of a run: its clients and threads, their actions, the network, and the faults that may strike.
 
 `sim.draws` and `sim.special` draw one for each seed.
 """
@@ -14,7 +14,7 @@ MIDDLE_TTL_SECONDS = 5.0
 SETTLING_SECONDS = 6.0  # for guards and leases to end, heartbeats to come, connections to open
 CALM_SECONDS = 4.0  # until all masters have votes and all clients have connections, if nothing goes wrong
 
-PROMPT_TIMES = 50  # the delay of a message on average: some in 10**20 take so long
+PROMPT_TIMES = 50  # times the average delay of a message: one in 10**20 takes longer
 FAILING_BACK = ("fail back", "fail all back")
 MOVING = ("fail over", "promote", "split", "lose master", *FAILING_BACK)
 FORGETTING = frozenset({"crash", "restart old", "flush", "flush a quorum", *MOVING})
@@ -26,13 +26,13 @@ CLOCKS = ("step", "step several", "run off", "change rate", "stop clock")
 CALLS = ("fork", "interrupt")
 GET_STUCK, STOP_PROCESS = "get stuck", "stop process"  # a client that waits cannot act for a while
 SLOW_DOWN = "slow down"  # the way to all masters, around the moment at which all waits end
-STRANGER = "stranger"  # a client with another list of masters and a longer guard, which harms nobody
+STRANGER = "stranger"  # a client with another list of masters and a longer guard, which harms no other client
 CLOSE_LOOP = "close loop"  # with pending tasks, which are kept
-LOOP_STUCK = ("block loop", "stop loop")  # how one that runs a loop gets stuck
-LONG_HANDLER = "long handler"  # how another one does
+LOOP_STUCK = ("block loop", "stop loop")  # ways in which a client with a loop gets stuck
+LONG_HANDLER = "long handler"  # the way of other clients
 HARMLESS = frozenset(
     {"crash client", "force release", "change rate", GET_STUCK, STOP_PROCESS, STRANGER, CLOSE_LOOP, SLOW_DOWN, *CALLS}
-)  # to others
+)  # faults without harm to other clients
 
 
 @frozen
@@ -79,26 +79,26 @@ class Plan:
         begins: seconds until the first turns. Before that, each thread tries once or twice, so that masters see the
             clients and count to their votes.
         turns: how often each thread takes the lock.
-        pause: seconds between two of its turns, on average.
+        pause: seconds between two turns of a thread, on average.
         faults: seconds of true time in which faults strike.
-        fault_pause: seconds between two of them, on average.
-        lasting: for how many seconds a fault lasts; chance chooses one of these.
-        kinds: which faults strike. If none do and the network loses nothing, all is well from the beginning.
+        fault_pause: seconds between two faults, on average.
+        lasting: the seconds that a fault may last; chance chooses one of these.
+        kinds: the faults that strike. With none, and a network that loses nothing, all is well from the beginning.
         skew: the most seconds by which the masters' clocks differ from the true time.
         settling: seconds from the end of all faults until all is well.
-        stays: for how many seconds a holder stays; chance chooses one of these. Infinity: until it has lost the lock.
-        timeouts: for how many seconds an acquire waits, 0 for a single try; chance chooses one of these.
+        stays: the seconds that a holder may stay; chance chooses one of these. Infinity: until it has lost the lock.
+        timeouts: the seconds that an acquire may wait, 0 for a single try; chance chooses one of these.
         named: whether the threads of a client name one ``owner=``, and take turns.
-        wide: what a wider run draws beside; None in most runs.
+        wide: the further choices of a wider run; None in most runs.
         moves: how masters move; None in most runs.
         names: how many other locks each process uses at most, with caches that are too small for so many.
-        loops: which clients are used by tasks of an event loop, by their numbers.
+        loops: the numbers of the clients that are used by tasks of an event loop.
         closes: how likely a client is closed when one of its threads has just released the lock; another one follows.
         ends_at: the moment at which the first waits of all threads end, in true time; 0: each has a timeout of its own.
             Then no client has room for many requests.
         is_guarded: whether the clients have a restart guard.
         slow: seconds that a message to or from one of a minority of the masters takes on average; 0: as the others.
-        is_blocked: whether nobody reads one client's log and warnings, and its callbacks never return.
+        is_blocked: whether one client's log and warnings are not read, and its callbacks never return.
     """
 
     masters: int
@@ -143,7 +143,7 @@ class Plan:
 
     @property
     def is_calm(self) -> bool:
-        """Return whether nothing goes wrong but what is `HARMLESS`, such as clients that die, or forced releases."""
+        """Return whether only faults strike that are `HARMLESS`, such as clients that die, or forced releases."""
         return self.is_quiet and HARMLESS.issuperset(self.kinds)
 
     @property
@@ -153,17 +153,17 @@ class Plan:
 
     @property
     def are_all_prompt(self) -> bool:
-        """Return whether that is so of the masters that are slower than the others, too."""
+        """Return whether that is also true of the slower masters."""
         return self.is_prompt and self.node_timeout >= PROMPT_TIMES * self.slow
 
     @property
     def only_clocks_fail(self) -> bool:
-        """Return whether every message arrives soon, and nothing goes wrong but clocks."""
+        """Return whether every message arrives soon, and only clocks go wrong."""
         return self.is_quiet and HARMLESS.union(CLOCKS).issuperset(self.kinds)
 
     @property
     def is_quiet(self) -> bool:
-        """Return whether each message arrives once and soon, or the second time when it is void."""
+        """Return whether each message arrives once and soon; or, if repeated, when it is void."""
         conditions = self.conditions
         comes_between = conditions.repeats and any(
             0 < seconds <= self.node_timeout for seconds in conditions.repeated_after

@@ -1,7 +1,7 @@
 """The results of simulator runs, in a file that grows: ranges of seeds, each with the commit that was played.
 
-Adjacent ranges of one commit are joined. So one can stop a long run and go on with it later, and several machines can
-share it.
+Adjacent ranges of one commit are joined. So a long run can be stopped and go on later, and several machines can share
+it.
 """
 
 import json
@@ -19,9 +19,9 @@ from relock import __version__
 from sim.simulation import Simulation, ViolationError
 
 DIRTY = "-dirty"
-PIECE_SEEDS = 100  # how many seeds are played before the file is written again
+PIECE_SEEDS = 100  # between two writes of the file
 _HERE = Path("tests/sim/record.py")  # in relock's repository
-_PLAYED = ("src", "lua", "tests/sim", ":(exclude)tests/sim/test_*.py")  # what a run depends on
+_PLAYED = ("src", "lua", "tests/sim", ":(exclude)tests/sim/test_*.py")  # on which a run depends
 
 
 @define
@@ -29,13 +29,13 @@ class Run:
     """The result of a range of seeds.
 
     Attributes:
-        commit: what was played; see `commit`.
+        commit: the code that was played; see `commit`.
         first: the first seed.
-        last: the last one; the range includes it.
+        last: the last seed; the range includes it.
         grants: how often a thread got the lock.
         faults: how often each fault struck.
-        violations: the seeds in which something was wrong.
-        seconds: processor time, which does not count what else the machine does.
+        violations: the seeds with a violation.
+        seconds: processor time, which does not count other programs of the machine.
     """
 
     commit: str
@@ -62,7 +62,7 @@ class Piece:
     """Piece of a record: seeds that were played at one go.
 
     Attributes:
-        reports: the seed of each violation, and what happened; the first line says what was wrong.
+        reports: the seed of each violation, and its report, whose first line is the violation.
     """
 
     run: Run
@@ -70,7 +70,7 @@ class Piece:
 
 
 def play(commit: str, seeds: range, *, stops: bool) -> Piece:
-    """Plays some seeds; `stops`: at the first violation."""
+    """Play some seeds; with `stops`, only to the first violation."""
     begin = time.process_time()
     faults: Counter[str] = Counter()
     piece = Piece(Run(commit, seeds.start, seeds.stop - 1))
@@ -95,7 +95,7 @@ def play(commit: str, seeds: range, *, stops: bool) -> Piece:
 
 
 def pieces(seeds: range) -> Iterator[range]:
-    """Splits a range into short ones."""
+    """Split a range into short ones."""
     for first in range(seeds.start, seeds.stop, PIECE_SEEDS):
         yield range(first, min(first + PIECE_SEEDS, seeds.stop))
 
@@ -104,7 +104,7 @@ def pieces(seeds: range) -> Iterator[range]:
 
 
 def add_up(runs: Iterable[Run]) -> list[Run]:
-    """The same runs in the order in which their commits first come; adjacent ones are joined.
+    """Return the same runs in the order in which their commits first come, with adjacent ranges joined.
 
     Raises:
         ValueError: a seed would count twice.
@@ -135,7 +135,7 @@ def _joined(run: Run, other: Run) -> Run:
 
 
 def missing(runs: Iterable[Run], commit: str, seeds: range) -> list[range]:
-    """The seeds that have not been played on this commit."""
+    """Return the seeds that have not been played on this commit."""
     left, start = [], seeds.start
     for run in sorted((run for run in runs if run.commit == commit), key=lambda run: run.first):
         left.append(range(start, min(run.first, seeds.stop)))
@@ -148,10 +148,10 @@ def missing(runs: Iterable[Run], commit: str, seeds: range) -> list[range]:
 
 
 def read(path: Path) -> list[Run]:
-    """The runs of a file; none if there is no file yet.
+    """Return the runs of a file; none if there is no file yet.
 
     Raises:
-        ValueError: it holds something else.
+        ValueError: the file has another content.
     """
     if not path.exists():
         return []
@@ -163,16 +163,16 @@ def read(path: Path) -> list[Run]:
 
 
 def write(path: Path, runs: Iterable[Run]) -> None:
-    """Writes all runs in one step: a process that is stopped leaves the old file or the new one."""
+    """Write all runs in one step: a process that is stopped leaves the old file or the new one."""
     entries = [{**asdict(run), "grants_per_second": run.grants_per_second} for run in runs]
     compact.write(path, {"runs": entries})
 
 
-# What is played -----------------------------------------------------------------------------------------------------
+# The code that is played ----------------------------------------------------------------------------------------------
 
 
 def commit(folder: Path | None = None) -> str:
-    """The last commit that changed what a run depends on, with ``-dirty`` if that has changed since.
+    """Return the last commit that changed code on which a run depends, with ``-dirty`` if the tree changes it further.
 
     So a commit of something else, such as a result, does not make a long run another one. Outside of relock's
     repository, this is the version.

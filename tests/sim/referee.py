@@ -1,4 +1,4 @@
-"""Referee, which checks what must hold in every run.
+"""Referee, which checks the rules that hold in every run.
 
 The referee knows the true time, and may look into every process and every master. It counts as a violation
 
@@ -6,14 +6,14 @@ The referee knows the true time, and may look into every process and every maste
 * a token that is not above all before it;
 * a hold count that differs from the number of levels, here or, when all is well, on a quorum of the masters;
 * a waiter that was queued before another one came, and is served after it (`fair`, when all is well);
-* a wait that lasts longer than its timeout; an acquire that says that no quorum answers, when all is well;
+* a wait that lasts longer than its timeout; an acquire that fails for want of a quorum, when all is well;
 * a lock that stays free while a thread waits for it, and a hold that is lost, when all is well; clients that cannot act
   for a while cost some time each;
 * an attempt that is not undone, when all is well; and anything at all that a master still has in the end;
 * the hold of a task whose loop is closed, after its lease; anything of a client whose `close` has returned;
 * a hold or a waiter that an interrupted call has left, or a hold or a connection that a child has of its parent;
-* a vote that a master has lost though its clock was right, or has kept though a client could see its clock step;
-  a vote that it has lost for a client that knows other masters, too;
+* a vote that a master has lost though its clock was right, or has kept though a client could see its clock step; a vote
+  that it has lost for a client that knows other masters, too;
 * in wider runs, a lease that is shorter than its owner asked for or counts on, or that was not renewed though there was
   time;
 * a master that a slow event loop takes for silent, when all is well;
@@ -49,14 +49,14 @@ from sim.plan import STRANGER, Plan
 from sim.stuck import Stuck
 
 COUNT_SECONDS = 0.1  # until all masters have a count that was changed, when all is well
-SPLIT_SECONDS = 2.0  # how long after a split tokens may fall: the clocks behind one address differ by less
-LATE_SECONDS = 0.2  # how much longer than a node timeout it may be where many waits end at one moment
-OVERSHOOT_SECONDS = 0.7  # how much longer than its timeout a wait may be: two node timeouts, and some
+SPLIT_SECONDS = 2.0  # after a split, in which tokens may fall: the clocks behind one address differ by less
+LATE_SECONDS = 0.2  # after a node timeout, in which waits may end that end at one moment in great number
+OVERSHOOT_SECONDS = 0.7  # after its timeout, in which a wait may end: two node timeouts, and some
 
 
 @define
 class Referee:
-    """Sees what each owner believes, and judges it.
+    """Judge of the beliefs of all owners.
 
     Attributes:
         calm_at: the true time from which all is well; infinity while that is not known.
@@ -74,14 +74,14 @@ class Referee:
     violations: list[str] = field(factory=list)
     faults: Counter[str] = field(factory=Counter)
     operators: int = 0  # that are about to end holds by force: owners believe in these until their next renewal
-    _forced_at: float = NEVER  # when the last of them was done
+    _forced_at: float = NEVER  # the moment at which the last of them ended
     _highest: int = 0  # the highest token so far
-    _leader: Process | None = None  # the process that got it
+    _leader: Process | None = None  # the process that got that token
     clocks: Clocks = field(init=False)
     leases: Leases = field(init=False)
     ends: Ends = field(init=False)
     idle: Idle = field(init=False)
-    _judges_votes: bool = field(init=False)  # by the plan at the beginning: its network changes
+    _judges_votes: bool = field(init=False)  # by the plan at the beginning, because the network changes
     _must_succeed: bool = field(init=False)
     stuck: Stuck = field(init=False)
     _sessions: list[tuple[Process, Session]] = field(factory=list)
@@ -93,11 +93,11 @@ class Referee:
         self.idle = Idle(self.world, self.servers, self.plan, self.stuck, self._sessions)
         self.ends = Ends(self.world, self.servers, self.idle, self.stuck, self._sessions, self.violate)
         self._judges_votes = self.plan.only_clocks_fail
-        # Where strangers come, each client is refused once when a larger guard has come.
+        # Where strangers come, each client is refused once, after a larger guard has come.
         self._must_succeed = self.plan.is_prompt and STRANGER not in self.plan.kinds
 
     def meet(self, process: Process, session: Session) -> None:
-        """A client takes part."""
+        """Add a client to those that are judged."""
         self._sessions.append((process, session))
         self.clocks.meet(process, session)
 
@@ -106,21 +106,21 @@ class Referee:
         """Return whether all is well."""
         return self.world.now >= self.calm_at
 
-    # What happens ---------------------------------------------------------------------------------------------------
+    # The events -----------------------------------------------------------------------------------------------------
 
     def struck(self, whom: str, kind: str, seconds: float) -> None:
-        """A fault strikes."""
+        """Note that a fault strikes."""
         self.faults[kind] += 1
         self.leases.hindered(seconds)
         self.world.note(whom, f"{kind} {seconds}")
 
     def told(self, process: Process, event: object) -> None:
-        """A client of tasks has told of something: their loop may have been slow, but must not blame the masters."""
+        """Judge an event of a client of tasks, whose loop may have been slow, but must not blame the masters."""
         if isinstance(event, MasterDown) and self.is_calm and self.plan.are_all_prompt:
             self.violate(f"{process.name} took {event.master} for silent though all is well: {event.why}")
 
     def called(self, process: Process, timeout: float, *, fair: bool = True) -> Call:
-        """A thread asks for the lock. The waiters that are queued by now are ahead of it."""
+        """Note that a thread asks for the lock; the waiters that are queued by now are ahead of it."""
         ahead = queued(self._sessions)
         call = Call(process, self.world.now, process.local(), timeout, ahead, self._highest, fair)
         if timeout:
@@ -128,24 +128,24 @@ class Referee:
         return call
 
     def over(self, call: Call) -> None:
-        """A call has ended, in whatever way."""
+        """Note that a call has ended, in whatever way."""
         self.idle.waiting.pop(call, None)
 
     def refused(self, call: Call) -> None:
-        """A thread did not get it."""
+        """Judge that a thread was refused the lock."""
         self.check_timeout(call)
         if call.timeout:
             self._check_idle(call)
 
     def failed(self, call: Call, error: QuorumError) -> None:
-        """A thread was told that no quorum has answered."""
+        """Judge that a thread was told that no quorum has answered."""
         self.check_timeout(call)
         is_its_fault = TOO_LATE in str(error) and self.stuck.was(call.process, call.called_at)
         if call.called_at >= self.calm_at and self._must_succeed and not is_its_fault:
             self.violate(f"{call.process.name} got an error though all is well: {error}")
 
     def granted(self, lock: Lock, hold: Hold, call: Call) -> Belief:
-        """A thread got it."""
+        """Judge the grant to a thread; return the belief that begins."""
         self.grants += 1
         process = call.process
         self.check_timeout(call)
@@ -165,7 +165,7 @@ class Referee:
         )
         if self.given is not None and self.given.places(hold) < quorum_of(len(self.servers)):
             self.violate(f"{process.name} has what no quorum has given: {hold.owner.decode()}")
-        if belief.is_believed():  # else its process stood still until the hold was over: others may have had it since
+        if belief.is_believed():  # else its process stood still until the hold was over, and others may have had it
             self._check_grant(belief, call)
         self.beliefs = [one for one in self.beliefs if not one.has_left and not one.process.is_dead]
         self.beliefs.append(belief)
@@ -174,17 +174,17 @@ class Referee:
         return belief
 
     def interrupted(self, call: Call, lock: Lock, waiting: int) -> None:
-        """An exception ended an outermost acquire; `waiting` others of this client are under way."""
+        """Judge the end of an outermost acquire by an exception; `waiting` others of this client are under way."""
         process = call.process
         self.world.note(process.name, "is interrupted")
-        self.idle.freed(process)  # what it may have had is undone from now on
+        self.idle.freed(process)  # a hold that it may have had is undone from now on
         if lock.owned():
             self.violate(f"{process.name} has it by an acquire that was interrupted")
         if any(len(session.hubs.waiters()) > waiting for other, session in self._sessions if other is process):
             self.violate(f"{process.name} waits for a call that was interrupted")
 
     def forked(self, process: Process, lock: Lock) -> None:
-        """A process forked a child. The parent had used this lock."""
+        """Judge a child that was just forked; its parent had used this lock."""
         if lock.owned() or lock.hold_count:
             self.violate(f"{process.name} has what its parent has")
         with suppress(NotOwnedError):
@@ -194,15 +194,15 @@ class Referee:
             self.violate(f"{process.name} keeps connections of its parent")
 
     def stepped(self, number: int, seconds: float) -> None:
-        """The clock of a master is set."""
+        """Note that the clock of a master is set."""
         step = self.clocks.step(number, seconds)
         if self._judges_votes:
             self.world.after(LOOKED_SECONDS, lambda: self._expect_accusation(step))
 
     def look(self, belief: Belief, levels: int) -> None:
-        """A holder checks its hold."""
+        """Judge a hold that its holder checks."""
         self.check_exclusion()
-        counted = belief.lock.hold_count  # it looks at the clock, after which a thread may pause
+        counted = belief.lock.hold_count  # reads the clock, after which a thread may pause
         if not belief.is_believed():
             self._check_loss(belief)
             return
@@ -215,11 +215,11 @@ class Referee:
             self._violate_all(leftovers.miscounted(self.servers, belief, levels))
 
     def counted(self, belief: Belief) -> None:
-        """A holder took or left a level."""
+        """Note that a holder took or left a level."""
         belief.counted_at = self.world.now
 
     def leaves(self, belief: Belief) -> None:
-        """A holder is about to release the last level."""
+        """Note that a holder is about to release the last level."""
         belief.is_over = belief.has_left = True
         self.idle.freed(belief.process)
         self.world.note(belief.process.name, "releases it")
@@ -227,36 +227,36 @@ class Referee:
             self.ends.released(belief)
 
     def died(self, process: Process) -> None:
-        """A process has crashed; what it held ends with its lease, and so does what its waiters were given."""
+        """Note that a process has crashed: its holds end with their leases, and so do those of its waiters."""
         self.idle.died(process, [one.hold.ttl for one in self.beliefs if one.process is process and not one.is_over])
 
-    # What becomes of leases -----------------------------------------------------------------------------------------
+    # The leases -----------------------------------------------------------------------------------------------------
 
     def lengthened(self, belief: Belief, begin: float, ttl: float) -> None:
-        """A lock with a longer lease took one more level, from the local time `begin` on."""
+        """Judge a lock with a longer lease that took one more level, from the local time `begin` on."""
         waited = self._waited_in_vain(belief, begin)
         if self.is_calm and not waited and belief.is_believed() and self._is_undisturbed(belief):
             self._check_length(belief, begin, ttl)
 
     def extended(self, belief: Belief, begin: float, ttl: float | None, said: float) -> None:
-        """A holder extended its hold, from the local time `begin` on, and was told what remains."""
+        """Judge an extension of a hold, from the local time `begin` on; the answer was that `said` seconds remain."""
         if self._is_undisturbed(belief):
             self._check_length(belief, begin, belief.hold.ttl if ttl is None else ttl)
         if said > belief.hold.deadline - begin and self._is_undisturbed(belief):
             self.violate(f"{belief.process.name} was told that {said:.3f} s remain, which is more than do")
 
     def not_extended(self, belief: Belief, begin: float) -> None:
-        """A holder could not extend its hold: no quorum has answered since the local time `begin`."""
+        """Judge an extension that failed: no quorum has answered since the local time `begin`."""
         if self.is_calm and not self._waited_in_vain(belief, begin):
             self.violate(f"{belief.process.name} could not extend its hold though all is well")
 
     def ensured(self, belief: Belief, begin: float, seconds: float) -> None:
-        """A holder was told, after the local time `begin`, that its hold is valid for so long."""
+        """Judge the answer, after the local time `begin`, that a hold is valid for so long."""
         if belief.hold.deadline - begin < seconds and self._is_undisturbed(belief):
             self.violate(f"{belief.process.name} was told that its hold is sure for {seconds:.3f} s, which it is not")
 
     def not_sure(self, belief: Belief, seconds: float) -> None:
-        """A holder was told that its hold is not valid for so long."""
+        """Judge the answer that a hold is not valid for so long."""
         if belief.hold.remaining(belief.process.local()) >= max(seconds, ROUNDING_SECONDS):
             self.violate(f"{belief.process.name} was told that its hold is not sure for {seconds:.3f} s, which it is")
 
@@ -278,10 +278,10 @@ class Referee:
         clocks = self.clocks
         return not (is_forced or clocks.steps or clocks.has_forgotten or belief.process.stood_still(0.0))
 
-    # What must hold -------------------------------------------------------------------------------------------------
+    # The rules ------------------------------------------------------------------------------------------------------
 
     def check_exclusion(self) -> None:
-        """Checks that no two owners believe at this moment that they have the lock."""
+        """Check that no two owners believe at this moment that they have the lock."""
         believers = self._believers()
         if len(believers) > 1 and self._are_rivals(believers):
             self.violate(f"two believe that they have it: {', '.join(one.process.name for one in believers)}")
@@ -289,20 +289,20 @@ class Referee:
             self._check_leases(believers)
 
     def _check_leases(self, believers: list[Belief]) -> None:
-        """Checks that a quorum keeps each hold for as long as its owner counts on it."""
+        """Check that a quorum keeps each hold for as long as its owner counts on it."""
         for one in believers:
             self.leases.see(one.process, one.hold)
             if self._is_undisturbed(one) and self.leases.is_overshot(one.process, one.hold):
                 self.violate(f"{one.process.name} counts on its hold for longer than a quorum keeps it")
 
     def check_timeout(self, call: Call) -> None:
-        """Checks that an acquire has ended in time, unless its process was paused."""
+        """Check that an acquire has ended in time, unless its process was paused."""
         late = self.idle.lateness(call)
         if late > (self.plan.node_timeout + LATE_SECONDS if self.plan.ends_at else OVERSHOOT_SECONDS):
             self.violate(f"{call.process.name} waited {late:.3f} s longer than it wanted to")
 
     def check_votes(self) -> None:
-        """Checks that no master lost its vote for a clock that was right, or because of a stranger."""
+        """Check that no master lost its vote for a clock that was right, or because of a stranger."""
         if STRANGER in self.plan.kinds and self.world.now > self.plan.begins and not self.violations:
             self._violate_all(leftovers.voteless(self.servers))
         if self._judges_votes:
@@ -312,7 +312,7 @@ class Referee:
                     self.violate(f"{server.name} lost its vote for a clock that was never set")
 
     def forced(self) -> list[Belief]:
-        """An operator is about to end whatever hold there is. Returns those that owners believe in and renew."""
+        """Note that an operator is about to end any hold; return the renewed holds that owners believe in."""
         self.check_exclusion()
         found = [one for one in self.beliefs if one.is_believed()]
         for one in found:
@@ -320,7 +320,7 @@ class Referee:
         return [one for one in found if one.hold.renew]
 
     def operator_done(self) -> None:
-        """One of the operators is done, and nothing that it sent is under way."""
+        """Note that one of the operators has ended, and that no request of it is under way."""
         self.check_exclusion()
         self.operators -= 1
         self._forced_at = self.world.now
@@ -336,7 +336,7 @@ class Referee:
         return kept < quorum_of(len(self.servers))
 
     def check_forced(self, found: list[Belief]) -> None:
-        """Checks that the owners whose holds were ended by force know it by now."""
+        """Check that the owners whose holds were ended by force know it by now."""
         for one in found:
             if not one.process.is_dead and one.hold.count and one.hold.remaining(one.process.local()) > 0:
                 self.violate(f"{one.process.name} still believes in a hold that was ended by force")
@@ -358,11 +358,11 @@ class Referee:
         return is_split or self.clocks.may_tokens_fall()
 
     def _highest_before(self, belief: Belief, call: Call) -> int:
-        """The largest token that was certainly granted before this one.
+        """Return the largest token that was certainly granted before this one.
 
-        That is the largest so far, but for two cases, in which others may have got the lock and returned after this
-        grant: its client believes in it only because of what it can't know of clocks, or has yet to learn that an
-        operator ended it by force. Then it is the largest when the acquire was called.
+        That is the largest so far, except in two cases, in which others may have got the lock and returned after this
+        grant. In the first, its client believes in it only because of what it can't know of clocks; in the second, it
+        has yet to learn that an operator ended it by force. Then it is the largest when the acquire was called.
         """
         leader = self._leader
         is_late = leader is not None and self.clocks.is_deceived(belief.process, belief.hold, belief.since, leader)
@@ -384,7 +384,7 @@ class Referee:
         return self.clocks.is_deceived(one.process, one.hold, one.since, other.process)
 
     def _expect_accusation(self, step: TrueStep) -> None:
-        """A client that looks at a clock that was set must take that master's vote, if the step can't be its own."""
+        """Expect that a client which looks at a set clock takes that master's vote, if the step can't be its own."""
         witnesses = self.clocks.witnesses(step)
 
         def check() -> None:
@@ -396,7 +396,7 @@ class Referee:
         self.world.after(ACCUSED_SECONDS, check)
 
     def _check_idle(self, *calls: Call) -> list[Wait]:
-        """Checks that these calls have not waited too long for what nobody had; returns the waits that were long."""
+        """Check that these calls have not waited too long for a free lock; return the long waits."""
         waits = self.idle.waits(calls, self.beliefs, self.calm_at)
         if self.world.now > self.clocks.leases_last_until(self.plan.longest):
             for call, since, seconds in waits:
@@ -410,7 +410,7 @@ class Referee:
         for process, waiter in call.ahead:
             session = next(session for other, session in self._sessions if other is process)
             if self.stuck.was(process, call.called_at) or process in {*self.idle.are_leaving(), *self.ends.closing}:
-                continue  # it may have lost its place, and have come back to another one; or it leaves
+                continue  # the waiter may have lost its place, and have come back to another one; or it leaves
             if not process.is_dead and still_waits(session, waiter, masters_move=self.plan.moves is not None):
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
 
@@ -418,7 +418,7 @@ class Referee:
         if not belief.hold.renew or belief.may_be_ended or belief.is_over:
             return
         if belief.kept_until != NEVER:
-            return  # its client is closed, and renews nothing
+            return  # a closed client renews nothing
         if self.is_calm and not belief.process.was_paused_since(belief.since):
             self.violate(f"{belief.process.name} lost it though all is well: {belief.hold.loss}")
         elif (
@@ -427,7 +427,7 @@ class Referee:
             self.violate(f"{belief.process.name} lost it though it could have been renewed: {belief.hold.loss}")
 
     def believers(self) -> list[Belief]:
-        """The beliefs of the owners that believe at this moment that they have the lock."""
+        """Return the beliefs of the owners that believe at this moment that they have the lock."""
         return [one for one in self.beliefs if one.is_believed()]
 
     def _believers(self) -> list[Belief]:
@@ -439,7 +439,7 @@ class Referee:
         return []
 
     def violate(self, what: str) -> None:
-        """Notes a violation."""
+        """Note a violation."""
         self.world.note("referee", f"VIOLATION: {what}")
         self.violations.append(what)
 

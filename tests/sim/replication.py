@@ -1,7 +1,7 @@
-"""Replication between virtual servers: what a master writes and publishes comes to its replicas in order, and late.
+"""Replication between virtual servers: the writes and messages of a master come to its replicas in order, and late.
 
 As in Redis, a subscriber of a replica hears all that was published at the master, even if the master had no subscriber.
-What is under way when a replica becomes a master itself is lost.
+Writes that are under way when a replica becomes a master itself are lost.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ class Feed:
     Args:
         source: the master.
         target: the replica.
-        lag: seconds that it is under way on average.
+        lag: seconds for which data are under way on average.
 
     Attributes:
-        is_synced: whether all that the master held has come, and nothing has been missed since.
-        arrives_at: the true time at which the last of it arrives.
+        is_synced: whether all data of the master have come, and none have been missed since.
+        arrives_at: the true time at which the last data arrive.
     """
 
     def __init__(self, source: "ReplicatedServer", target: "ReplicatedServer", lag: float) -> None:
@@ -37,7 +37,7 @@ class Feed:
         self._is_cut = False
 
     def begin(self) -> None:
-        """The replica takes what its master holds. While that is no master or does not answer, it tries again."""
+        """Take the data of the master. While that is no master or does not answer, try again."""
         source, world = self.source, self.source.world
         if self._is_cut:
             return
@@ -51,17 +51,17 @@ class Feed:
         source.master.replicate = source.replicate
 
     def begin_again(self) -> None:
-        """The connection breaks, and the master may have another history: the replica takes all its data anew."""
+        """Take all data anew, after the connection broke: the master may have another history."""
         if not self._is_cut:
             self.cut()
             self.target.follow(self.source, self.lag, RETRY_SECONDS)
 
     def stall(self, seconds: float) -> None:
-        """Let nothing arrive for a while; what is sent meanwhile comes afterwards."""
+        """Let nothing arrive for a while; data that are sent meanwhile come afterwards."""
         self.arrives_at = max(self.arrives_at, self.source.world.now + seconds)
 
     def send(self, messages: list[Message]) -> None:
-        """The master has written or published something."""
+        """Send writes and messages of the master to the replica."""
         world = self.source.world
         self.arrives_at = max(self.arrives_at, world.now - self.lag * log(1.0 - world.chance()))
         world.at(self.arrives_at, partial(self._arrive, self.source.master.snapshot(), messages))
@@ -71,7 +71,7 @@ class Feed:
             self.target.master.follow(snapshot, messages)
 
     def cut(self) -> None:
-        """Ends it; what is under way is lost."""
+        """End the feed; data that are under way are lost."""
         self._is_cut = True
         self.is_synced = False
         self.source.feeds.pop(self, None)
@@ -117,7 +117,7 @@ class ReplicatedServer(Server):
         return super()._is_held_up(raw, commands) or (self._is_write_paused and self._waits(raw, commands))
 
     def _waits(self, raw: Peer, commands: Sequence[Sequence[bytes]]) -> bool:
-        """Return whether a pause of the writes holds these commands up: scripts, and what comes after one."""
+        """Return whether a pause of the writes holds these commands up: scripts, and commands after a script."""
         if any(command[0].upper() in SCRIPTED for command in commands):
             self._paused.add(raw)
         return raw in self._paused
@@ -157,14 +157,14 @@ class ReplicatedServer(Server):
         self.master.is_replica = feed is not None
 
     def take_over(self, feed: Feed) -> None:
-        """Takes all that its master holds, in place of its own data."""
+        """Take all data of its master, in place of its own data."""
         self.epoch += 1
-        self.lost_at = max(self.lost_at, feed.source.lost_at)  # what the master lacks, it lacks, too
+        self.lost_at = max(self.lost_at, feed.source.lost_at)  # it lacks the data that its master lacks
         self.master.have_data_of(feed.source.master.replid, NO_REPLID)
         self.master.follow(feed.source.master.snapshot())
 
     def replicate(self, messages: list[Message]) -> None:
-        """Sends what it has just written and published to its replicas."""
+        """Send the newest writes and messages to the replicas."""
         for feed in self.feeds:
             feed.send(messages)
 
@@ -173,7 +173,7 @@ class ReplicatedServer(Server):
         self._is_write_paused = True
 
     def go_on_writing(self) -> None:
-        """Do what has waited, even if this server is a replica by now."""
+        """Carry out the commands that have waited, even if this server is a replica by now."""
         self._is_write_paused = False
         self._paused.clear()
         if not self.is_stopped:

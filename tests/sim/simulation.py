@@ -4,8 +4,8 @@ One seed makes one run. While faults strike, a thread that asks for the lock may
 the referee always applies hold all the time. Then all faults are healed: every thread must come to an end, and nothing
 may be left.
 
-This module puts a run together and plays it. `sim.cast` says who takes part, `sim.turns` what they do, `sim.strikes`
-what goes wrong, and `sim.referee` what must hold.
+This module puts a run together and plays it. `sim.cast` has those that take part, `sim.turns` their actions,
+`sim.strikes` the faults, and `sim.referee` the rules.
 """
 
 import contextlib
@@ -36,21 +36,21 @@ from sim.special import plan_of
 from sim.strikes import Strikes
 from sim.turns import STEADY_SECONDS, Turns
 
-UNDO_SECONDS = 0.5  # from the last release until attempts have left nothing either
+UNDO_SECONDS = 0.5  # from the last release until the leftovers of attempts are gone
 FORGOTTEN_SECONDS = 60.0  # of true time until masters may have nothing left
-EPOCH_SECONDS = 1_700_000_000.0  # about what the masters' clocks show
+EPOCH_SECONDS = 1_700_000_000.0  # roughly what the masters' clocks show
 LOOK_SECONDS = 0.05
 
 
 class ViolationError(AssertionError):
-    """Violation of what must hold."""
+    """Violation of a rule."""
 
 
 class Simulation:
     """One run.
 
     Args:
-        seed: decides all of it.
+        seed: decides the whole run.
         plan: by default, the one that the seed draws.
     """
 
@@ -76,7 +76,7 @@ class Simulation:
             )
             for number in range(plan.masters)
         ]
-        self.everywhere = list(self.servers)  # in runs in which masters move, two for each address
+        self.everywhere = list(self.servers)  # two for each address in runs in which masters move
         self.referee = Referee(world, self.servers, plan)
         self.cast = cast = Cast(world, self.servers, plan, self.referee)
         calls = Calls(world, self.referee)
@@ -92,12 +92,12 @@ class Simulation:
         return self.referee.faults
 
     def _conditions(self, number: int) -> Conditions:
-        """The network of a master: the last ones, which are a minority, may be slower than the others."""
+        """Return the network of a master: the last ones, which are a minority, may be slower than the others."""
         is_slow = self.plan.slow and number >= quorum_of(self.plan.masters)
         return evolve(self.plan.conditions, delay=self.plan.slow) if is_slow else self.plan.conditions
 
     def _pair_up(self, moves: Moves) -> Mover:
-        """Puts a second server behind each address."""
+        """Put a second server behind each address."""
         world, skew = self.world, self.plan.skew
         standbys = [
             ReplicatedServer(
@@ -117,10 +117,10 @@ class Simulation:
     # The run --------------------------------------------------------------------------------------------------------
 
     def run(self) -> "Simulation":
-        """Plays it to its end.
+        """Play the run to its end.
 
         Raises:
-            ViolationError: something that must hold did not; the message has the timeline.
+            ViolationError: a rule was broken; the message has the timeline.
         """
         world, plan = self.world, self.plan
         whose = self.cast.processes[0] if plan.is_blocked else None
@@ -140,7 +140,7 @@ class Simulation:
         return self
 
     def _look_again(self) -> None:
-        """The referee also looks of its own accord, so that it sees what a process believes that stands still."""
+        """Let the referee also look of its own accord, so that it sees the beliefs of a process that stands still."""
         self.referee.check_exclusion()
         self.referee.check_votes()
         if not self.cast.are_all_done():
@@ -177,7 +177,7 @@ class Simulation:
 
 @contextlib.contextmanager
 def _forgetful(*, is_forgetful: bool) -> Iterator[None]:
-    """Makes the caches as small as they can be, so that a few names are more than they hold."""
+    """Make the caches as small as they can be, so that a few names are too many for them."""
     before = _caches.COUNT_MAX
     _caches.COUNT_MAX = 1 if is_forgetful else before
     try:
@@ -188,7 +188,7 @@ def _forgetful(*, is_forgetful: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _narrow(*, is_narrow: bool) -> Iterator[None]:
-    """Leaves room for few requests of tasks on a connection, so that not many are more than it takes."""
+    """Leave room for few requests of tasks on a connection, so that a connection is soon full."""
     before = Link.in_flight_max
     Link.in_flight_max = AT_ONCE if is_narrow else before
     try:
@@ -199,7 +199,7 @@ def _narrow(*, is_narrow: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Stops garbage collection: in a run it takes a tenth of the time, and finds next to nothing."""
+    """Stop garbage collection: in a run it takes a tenth of the time, and finds next to nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

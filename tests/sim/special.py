@@ -1,4 +1,4 @@
-"""The plan of a seed, and what is special about some of the runs.
+"""The plan of a seed, and the special kinds of some runs.
 
 Each kind of special run has a random generator of its own. So a new kind leaves all other runs as they were.
 """
@@ -23,30 +23,30 @@ from sim.plan import (
     Wide,
 )
 
-MUCH_LONGER = 20.0  # times a lease, so that its tenth, after which a failed renewal is tried again, is over a lease
+MUCH_LONGER = 20.0  # times a lease, so that a tenth of it, after which a failed renewal is tried again, exceeds a lease
 AROUND = ("kill normal", "drop client", "stall replica")  # in runs in which masters move
 MOVED_PART = 0.15  # of all runs
 CROSSED_PART = 0.06  # of the runs in which no master moves
 TRUSTED_PART = 0.04  # of those that are not crossed either
 APART_PART = 0.03  # of those that are not trusted either
-APART_SECONDS = 20.0  # by so much at most, masters' clocks differ from the true time there
+APART_SECONDS = 20.0  # by which masters' clocks differ from the true time there, at most
 WIDE_PART = 0.25  # of those that are of no other kind
 LENGTHENED_PART = 0.3  # of the wide runs
-LOOPS_PART = 0.25  # of all clients, in whatever runs
-CROWDED_PART = 0.05  # of all runs, whatever else they are
-BLOCKED_PART = 0.05  # of all runs, whatever else they are
+LOOPS_PART = 0.25  # of all clients, in all runs
+CROWDED_PART = 0.05  # of all runs, of whatever kind
+BLOCKED_PART = 0.05  # of all runs, of whatever kind
 OTHER_NAMES = (2, 5)
 
 
 def plan_of(seed: int, random: Random) -> Plan:
-    """The plan of a seed. `random` draws most of it."""
+    """Return the plan of a seed. `random` draws most of it."""
     plan = widened(seed, draw(random))
     special = next((found for kind in _KINDS if (found := kind(seed)) is not None), plan)
     return looped(seed, crowded(seed, special))
 
 
 def looped(seed: int, plan: Plan) -> Plan:
-    """The plan of a seed; some of its clients are used by tasks. Where there is only one, threads use it."""
+    """Return the plan of a seed; tasks use some of its clients. A single client is used by threads."""
     random = Random(f"looped {seed}")
     if plan.clients == 1 or plan.loops:
         return plan
@@ -54,13 +54,13 @@ def looped(seed: int, plan: Plan) -> Plan:
 
 
 def crossed(seed: int) -> Plan | None:
-    """The plan of a seed in which hand-offs cross each other; None in most runs. It has a generator of its own."""
+    """Return a plan in which hand-offs cross each other, by a generator of its own; None for most seeds."""
     random = Random(f"crossed {seed}")
     return _draw_crossed(random) if random.random() < CROSSED_PART else None
 
 
 def _draw_crossed(random: Random) -> Plan:
-    """Turns shorter than the way to three masters, so that these see releases and newcomers in different orders."""
+    """Draw turns shorter than the way to three masters, which so see releases and newcomers in different orders."""
     plan = draw_any(random, (), is_calm=True)
     return evolve(
         plan,
@@ -84,13 +84,13 @@ def _draw_crossed(random: Random) -> Plan:
 
 
 def trusted(seed: int) -> Plan | None:
-    """The plan of a seed in which holders stay to the end of what they trust in; None in most runs."""
+    """Return a plan in which holders stay to the end of what they trust in; None for most seeds."""
     random = Random(f"trusted {seed}")
     return random.choice([_draw_shortened, _draw_stalled])(random) if random.random() < TRUSTED_PART else None
 
 
 def _draw_shortened(random: Random) -> Plan:
-    """Holds that get a longer lease once, while a request for the shorter one comes again; nobody renews them."""
+    """Draw holds that get a longer lease once, while a request for the shorter one is repeated, without renewals."""
     ttl, longest, node_timeout = 3 * TTL_SECONDS, 9 * TTL_SECONDS, 1.0
     begins = longest + CALM_SECONDS  # with the masters' first votes, and connections
     plan = _draw_trusted(random, ())
@@ -107,13 +107,13 @@ def _draw_shortened(random: Random) -> Plan:
 
 
 def _draw_stalled(random: Random) -> Plan:
-    """Clients whose machines stand still, with their clocks, while they have the lock."""
+    """Draw clients whose machines stand still, with their clocks, while they have the lock."""
     begins = TTL_SECONDS + CALM_SECONDS  # with the masters' first votes, and connections
     return evolve(_draw_trusted(random, ("stop clock",)), begins=begins, faults=begins + 10.0, fault_pause=1.0)
 
 
 def _draw_trusted(random: Random, kinds: tuple[str, ...]) -> Plan:
-    """Holders that stay until their holds end, while others wait."""
+    """Draw holders that stay until their holds end, while others wait."""
     return evolve(
         draw_any(random, kinds, is_calm=True),
         masters=random.choice([1, 1, 3]),
@@ -129,7 +129,7 @@ def _draw_trusted(random: Random, kinds: tuple[str, ...]) -> Plan:
 
 
 def apart(seed: int) -> Plan | None:
-    """The plan of a seed in which the masters' clocks differ by many leases, and holders die; None in most runs."""
+    """Return a plan in which the masters' clocks differ by many leases, and holders die; None for most seeds."""
     random = Random(f"apart {seed}")
     if random.random() >= APART_PART:
         return None
@@ -141,7 +141,7 @@ def apart(seed: int) -> Plan | None:
         turns=5,
         skew=APART_SECONDS,
         conditions=Conditions(delay=0.0005),
-        stays=(float("inf"),),  # no release tells the others the token
+        stays=(float("inf"),),  # so that no release tells the others the token
         timeouts=(20.0,),
         node_timeout=0.3,
         fault_pause=0.6,
@@ -153,7 +153,7 @@ def apart(seed: int) -> Plan | None:
 
 
 def crowded(seed: int, plan: Plan) -> Plan:
-    """The plan of a seed; in some runs with other locks in the same processes, or with output that nobody reads."""
+    """Return the plan, in some runs with other locks in the same processes, or with output that nothing reads."""
     random = Random(f"crowded {seed}")
     if random.random() < CROWDED_PART:
         plan = evolve(plan, names=random.choice(OTHER_NAMES))
@@ -163,7 +163,7 @@ def crowded(seed: int, plan: Plan) -> Plan:
 
 
 def moved(seed: int) -> Plan | None:
-    """The plan of a seed in which masters move; None in most runs. It has a generator of its own."""
+    """Return a plan in which masters move, by a generator of its own; None for most seeds."""
     random = Random(f"moved {seed}")
     if random.random() >= MOVED_PART:
         return None
@@ -172,7 +172,7 @@ def moved(seed: int) -> Plan | None:
 
 
 def _draw_planned(random: Random) -> Plan:
-    """Masters that change their roles in an orderly way, while most of the clients do nothing but wait."""
+    """Draw masters that change their roles in an orderly way, while most of the clients do nothing but wait."""
     return evolve(
         _draw_moved(random),
         kinds=("fail over", "promote", "drop client", "drop client"),
@@ -186,7 +186,7 @@ def _draw_planned(random: Random) -> Plan:
 
 
 def _draw_failed_back(random: Random) -> Plan:
-    """Masters that are failed back while connections stay open, most of them idle; then the newest data are lost."""
+    """Draw masters that are failed back while connections stay open, most of them idle; the newest data are lost."""
     masters, ttl = random.choice([1, 1, 3]), random.choice([TTL_SECONDS, MIDDLE_TTL_SECONDS])
     return evolve(
         _draw_moved(random),
@@ -210,7 +210,7 @@ def _draw_failed_back(random: Random) -> Plan:
 
 
 def _draw_moved(random: Random) -> Plan:
-    """Masters that move while connections stay open, and little else; afterwards the threads go on for a while."""
+    """Draw masters that move while connections stay open, with few other faults; then threads go on for a while."""
     moving = tuple(kind for kind in MOVING if random.random() < 0.3) or (random.choice(MOVING),)
     around = tuple(kind for kind in AROUND if random.random() < 0.5)
     also = tuple(kind for kind in ("pause client", "kill connections", *CALLS) if random.random() < 0.1)
@@ -242,7 +242,7 @@ def _draw_moved(random: Random) -> Plan:
 
 
 def widened(seed: int, plan: Plan) -> Plan:
-    """The plan of a seed; one in four of those that are of no other kind is wider. It has a generator of its own."""
+    """Return the plan, wider in one of four runs that are of no other kind; by a generator of its own."""
     random = Random(f"wide {seed}")
     if random.random() >= WIDE_PART:
         return plan
@@ -268,7 +268,7 @@ def widened(seed: int, plan: Plan) -> Plan:
 
 
 def _draw_lengthened(random: Random) -> Plan:
-    """Holds that get a much longer lease while a quorum is away for a moment."""
+    """Draw holds that get a much longer lease while a quorum is away for a moment."""
     ttl, longest = MIDDLE_TTL_SECONDS, MUCH_LONGER * MIDDLE_TTL_SECONDS
     return evolve(
         draw_any(random, ("lose a quorum",), is_calm=True),
@@ -289,4 +289,4 @@ def _draw_lengthened(random: Random) -> Plan:
 
 
 _MOVED_SORTS = {_draw_moved: 0.4, _draw_planned: 0.2, _draw_failed_back: 0.4}
-_KINDS = (moved, crossed, trusted, apart, stuck, ended, closing, strange, mass)  # the first that a seed draws
+_KINDS = (moved, crossed, trusted, apart, stuck, ended, closing, strange, mass)  # the first with a plan decides

@@ -1,4 +1,4 @@
-"""Strikes of a run: faults of masters, of the network, of clients and of clocks; and how all is healed."""
+"""Strikes of a run: faults of masters, of the network, of clients and of clocks; and the end of all faults."""
 
 import contextlib
 from collections import Counter
@@ -33,12 +33,12 @@ from sim.turns import Turns
 
 STEPS = (0.06, 0.1, 0.3, 0.9, 3.0)  # seconds by which a clock is set, ahead or back; the last is beyond a lease
 RUN_OFF_SECONDS = 0.01  # a clock that runs off steps by this much each time
-RUN_OFF_STEPS = (10, 60)  # how many times
-SLOW_SECONDS = 6.0  # for so long, the way to the masters is slow
+RUN_OFF_STEPS = (10, 60)  # of steps
+SLOW_SECONDS = 6.0  # for which the way to the masters is slow
 SLOW_DELAY = 0.05  # of a message then, on average
 FORKS_MAX = 2  # in one run
-LAST_LOOP_PART = 0.3  # of the loops that are closed are not followed by another one of the same process
-CLOSED_SECONDS = 10.0  # until the places of tasks whose loop is closed are given up
+LAST_LOOP_PART = 0.3  # of the loops that are closed, after which no other loop of the process follows
+CLOSED_SECONDS = 10.0  # until the places of tasks with a closed loop are given up
 
 
 class Strikes:
@@ -86,7 +86,7 @@ class Strikes:
             self._others |= {kind: partial(self._move, mover, kind) for kind in MOVING}
 
     def schedule(self) -> None:
-        """Schedules all of them."""
+        """Schedule all strikes."""
         world, plan = self._world, self._plan
         if plan.ends_at:
             world.at(plan.ends_at - SLOW_SECONDS / 2, self._slow_down)
@@ -97,7 +97,7 @@ class Strikes:
             when += world.random.expovariate(1.0) * plan.fault_pause
 
     def _slow_down(self) -> None:
-        """Makes the way to all masters slow for a while."""
+        """Make the way to all masters slow for a while."""
         self._referee.struck("network", SLOW_DOWN, SLOW_SECONDS)
         conditions = self._plan.conditions
         self._world.after(SLOW_SECONDS, partial(setattr, conditions, "delay", conditions.delay))
@@ -137,7 +137,7 @@ class Strikes:
                 self._part(server, process, seconds)
 
     def _waiting(self) -> list[Call]:
-        """Calls whose clients may get stuck: all threads of such a one wait, and two others are able to act."""
+        """Return calls whose clients may get stuck: all threads of the client wait, and two other clients can act."""
         stuck, first, count = self._referee.stuck.now(), dict[Process, Call](), Counter[Process]()
         if len(stuck) + 2 >= self._plan.clients:
             return []
@@ -148,7 +148,7 @@ class Strikes:
         return [call for process, call in first.items() if process not in stuck and count[process] >= least]
 
     def _get_stuck(self) -> None:
-        """Keeps a client that waits from acting: its loop stands still, or its first thread is in a long handler."""
+        """Keep a client that waits from acting: its loop stands still, or its first thread is in a long handler."""
         waiting = self._waiting()
         if not waiting:
             return
@@ -171,7 +171,7 @@ class Strikes:
             next(worker for worker in self._cast.workers if worker.process is process).handle(stand_still)
 
     def _stop_process(self) -> None:
-        """Stops a whole process that waits."""
+        """Stop a whole process that waits."""
         waiting = self._waiting()
         if not waiting:
             return
@@ -188,11 +188,11 @@ class Strikes:
         self._world.after(seconds, go_on)
 
     def _close_loop(self) -> None:
-        """Closes a loop whose tasks have the lock, or wait for it, and keeps these. Another one may follow."""
+        """Close a loop whose tasks have the lock, or wait for it, and keep the tasks. Another loop may follow."""
         doors = {process: door for process, door in self._cast.doors.items() if not (process.is_dead or door.is_left)}
         holding = [belief.process for belief in self._referee.believers() if belief.process in doors]
         if not doors or self._world.now < self._plan.begins or self._cast.are_all_done():
-            return  # in a run that is over, a loop that follows would take the lock anew
+            return  # when a run is over, the next loop would take the lock anew
         process, is_last = self._world.random.choice(holding or list(doors)), self._world.chance() < LAST_LOOP_PART
         door = doors[process]
         door.close_loop(partial(self._loop_closed, process, door, is_last=is_last))
@@ -242,7 +242,7 @@ class Strikes:
              "kill normal": server.kill_normal, "forget scripts": server.forget_scripts}[kind]()  # fmt: skip
 
     def _part(self, server: ReplicatedServer, process: Process, seconds: float) -> None:
-        """Let nothing arrive between the two for a while; what was under way then is lost."""
+        """Let nothing arrive between the two for a while; messages that were under way are lost."""
         server.unreachable.add(process.name)
         self._world.after(seconds, partial(server.reach, process))
 
@@ -251,7 +251,7 @@ class Strikes:
             server.restart(snapshot)
 
     def _move(self, mover: Mover, kind: str) -> None:
-        """Moves a master, or those of all addresses."""
+        """Move a master, or those of all addresses."""
         count = len(self._servers)
         for number in range(count) if kind == "fail all back" else [self._world.random.randrange(count)]:
             if mover.strike(kind, number):
@@ -268,11 +268,11 @@ class Strikes:
             self._referee.struck(self._servers[number].name, "stall replica", seconds)
 
     def _step(self) -> None:
-        """Sets the clock of one master."""
+        """Set the clock of one master."""
         self._set_clocks("step", [self._world.random.randrange(len(self._servers))])
 
     def _step_several(self) -> None:
-        """Sets the clocks of several masters, at the same moment and by as much."""
+        """Set the clocks of several masters, at the same moment and by as much."""
         count = len(self._servers)
         self._set_clocks("step several", self._world.random.sample(range(count), self._world.random.randint(1, count)))
 
@@ -293,7 +293,7 @@ class Strikes:
             self._world.after(times * RUN_OFF_SECONDS, partial(self._referee.clocks.step, number, seconds))
 
     def _change_rate(self) -> None:
-        """Changes the rate of some clock, within what is allowed."""
+        """Change the rate of some clock, within the allowed drift."""
         random = self._world.random
         running = [process for process in self._cast.processes if not process.is_dead and not process.is_paused]
         clocks: list[ReplicatedServer | Process] = [*self._servers, *running]
@@ -303,7 +303,7 @@ class Strikes:
         self._referee.struck(whose.name, "change rate", rate)
 
     def fork(self) -> None:
-        """Forks a process, whatever the chosen thread does at that moment. The child has only that thread."""
+        """Fork a process, whatever the chosen thread does at that moment. The child has only that thread."""
         random = self._world.random
         parents = [
             worker
@@ -325,20 +325,20 @@ class Strikes:
         self._turns.meet_child(child)
         self._newborn.add(child)
         task = child.start(partial(self._begin_anew, child, client), child.name, waits_without_timer=False)
-        task.owner = parent.owner  # it is the same thread
+        task.owner = parent.owner  # the child's thread is the parent's
         self._cast.workers.append(task)
         self._referee.struck(process.name, "fork", 0.0)
 
     def _begin_anew(self, process: Process, client: VirtualClient) -> None:
         """Do the work of a forked child."""
-        client._after_fork()  # os.fork calls it before any other code of the child
+        client._after_fork()  # as os.fork does before any other code of the child
         self._newborn.discard(process)
         self._referee.meet(process, client._session)
         self._referee.forked(process, self._cast.lock(client))
         self._turns.take_turns(process, client)
 
     def _send_stranger(self) -> None:
-        """A program with a long guard tries another lock, on some of the masters and others that do not exist."""
+        """Let a program with a long guard try another lock, on some of the masters and others that do not exist."""
         world, plan = self._world, self._plan
         if world.now < plan.begins:
             return
@@ -353,7 +353,7 @@ class Strikes:
         process.start(work, process.name)
 
     def _force_release(self) -> None:
-        """An operator ends whatever hold there is, from a process of its own."""
+        """Let an operator end any hold, from a process of its own."""
         world, referee = self._world, self._referee
         process, client = self._cast.make_client("operator")
 
@@ -376,10 +376,10 @@ class Strikes:
         self._referee.struck("operator", "force release", 0.0)
 
     def heal(self) -> None:
-        """Makes everything work again, from now on."""
+        """Make everything work again, from now on."""
         world = self._world
         world.note("world", "all is healed")
-        if not self._plan.is_quiet:  # it is from here on: its conditions are those of the network
+        if not self._plan.is_quiet:  # the conditions of a quiet network hold from here on
             self._referee.leases.hindered(0.0)
         for server in self._everywhere:
             self._restart(server, None)

@@ -10,7 +10,7 @@ BACK_SECONDS = 3.0  # for the client to connect again, and to ask once more
 
 
 def test_a_waiter_sees_a_master_that_is_back_long_before_another_has_its_vote() -> None:
-    """The lock is free, and a quorum could give it: the master that was there, and the one that is back."""
+    """The lock is free, and a quorum could give it: the master that stayed, and the one that is back."""
     lab = Lab(masters=3)
     client = lab.client(ttl=GUARD_SECONDS)
     forgetful, away, _ = lab.masters

@@ -21,7 +21,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def log_to() -> Iterator[Callable[[Callable[[Any], object]], None]]:
-    """Gives the log to a function, from DEBUG on."""
+    """Give the log to a function, from DEBUG on."""
     handler, level = logging.Handler(), LOGGER.level
 
     def log_to(handle: Callable[[Any], object]) -> None:

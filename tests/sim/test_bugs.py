@@ -27,7 +27,7 @@ SAMPLE = (
 
 
 def plant(bug: Bug, folder: Path) -> None:
-    """Makes a copy of the shipped files with the bug in it."""
+    """Make a copy of the shipped files with the bug in it."""
     for part in ("src", "lua"):
         shutil.copytree(REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     path = folder / bug.file
@@ -37,7 +37,7 @@ def plant(bug: Bug, folder: Path) -> None:
 
 
 def hunt(folder: Path, seeds: str) -> "subprocess.CompletedProcess[str]":
-    """Plays seeds over what is in `folder`, until one finds something."""
+    """Play seeds over what is in `folder`, until one finds something."""
     return subprocess.run(
         [sys.executable, "-P", "-m", "sim", "--seeds", seeds, "--first"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "src"), str(REPOSITORY / "tests")])},

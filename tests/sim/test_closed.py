@@ -1,4 +1,4 @@
-"""A client that was closed sends nothing any more: nobody would close the connections that it opens for that."""
+"""A closed client sends nothing any more, because the connections for that would stay open."""
 
 from collections.abc import Callable
 
@@ -13,13 +13,13 @@ SECONDS = 1.0  # longer than any message takes
 
 
 def nest(lock: Lock) -> None:
-    """Takes another level, for which no master must be asked."""
+    """Acquire another level, for which no master is asked."""
     assert lock.acquire()
     assert lock.hold_count == 2
 
 
 def look_ahead(lock: Lock) -> None:
-    """Asks for longer than the short lease that a releaser has given."""
+    """Ask for longer than the short lease that a releaser has given."""
     with pytest.raises(LockLostError, match="extend it first"):
         lock.ensure(2 * HANDED_LEASE_SECONDS)
     assert lock.owned()

@@ -1,4 +1,4 @@
-"""Clients that are closed in the midst of a run: nothing of theirs may be left on any master that can be reached."""
+"""Clients that are closed in the midst of a run: nothing of theirs may be left on any reachable master."""
 
 import contextlib
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class Game:
         self.referee._sessions.append((self.process, cast(Any, self.session)))
 
     def grant(self, levels: int = 1, owner: bytes = OWNER) -> Belief:
-        """The client gets the lock."""
+        """Grant the lock to the client."""
         now = self.world.now
         held: Any = SimpleNamespace(
             token=int(1e6 * now) + 1, owner=owner, deadline=now + TTL_SECONDS, ttl=TTL_SECONDS, renew=True, loss="",
@@ -119,7 +119,7 @@ def test_a_master_that_cannot_be_reached_may_have_something(game: Game, go_away:
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_hold_that_a_thread_has_meanwhile_is_left_to_its_lease(game: Game, *, is_late: bool) -> None:
-    """Releases of such a hold reach no master, and its count is not written. They may come while `close` runs."""
+    """Releases of such a hold reach no master, and its count is not written; both may come while `close` runs."""
     if not is_late:
         belief = game.grant(levels=2)
     game.close()
@@ -176,7 +176,7 @@ def test_a_waiter_of_a_client_that_is_being_closed_may_be_passed(game: Game, *, 
 
 
 def some(wanted: Callable[[Plan], bool]) -> tuple[int, Plan]:
-    """A seed and a plan of this kind."""
+    """Return a seed and a plan that is wanted."""
     plans = ((seed, closing(seed, part=1.0)) for seed in range(100))
     return next((seed, plan) for seed, plan in plans if plan is not None and wanted(plan))
 
@@ -203,7 +203,7 @@ def test_a_master_that_is_slow_may_seem_silent(game: Game, slow: float, *, is_wr
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_another_client_follows_one_that_was_closed_or_has_ended_with_its_process(threads: int) -> None:
-    """The end of a process waits for all of its threads: there is none where another one has turns left."""
+    """The end of a process waits for all of its threads, so it comes only if no other thread has turns left."""
     seed, plan = some(lambda plan: plan.threads == threads)
     simulation = Simulation(seed, plan).run()
     closed, ended = simulation.faults["close"], simulation.faults["exit"]
@@ -219,7 +219,7 @@ def test_the_ends_of_all_clients_are_judged_where_all_is_well_and_answers_come_s
     monkeypatch.setattr(Ends, "closed", lambda _ends, process, _session: judged.append(process))
     plan = evolve(draw(Random(0)), kinds=(), conditions=Conditions(delay=delay), node_timeout=0.3)
     simulation = Simulation(0, plan)
-    with contextlib.suppress(ViolationError):  # where answers are as late as that
+    with contextlib.suppress(ViolationError):  # the answers may come too late for that plan
         simulation.run()
     assert set(judged) == set(simulation.cast.processes if simulation.plan.is_prompt else ())
 

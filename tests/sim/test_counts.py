@@ -1,4 +1,4 @@
-"""Hold counts on masters that the client has not heard of for a while, one of them slower than the others."""
+"""Hold counts on masters that the client has not asked for a while, one of them slower than the others."""
 
 import warnings
 
@@ -7,7 +7,7 @@ from attrs import evolve
 from relock.testing import Lab
 
 SETTLED_SECONDS = 1.0
-QUIET_SECONDS = 10.0  # the bounds on the masters' clocks widen so far that a slow request is void when it arrives
+QUIET_SECONDS = 10.0  # after which the bounds on the masters' clocks are so wide that a slow request arrives void
 
 
 def test_a_count_that_was_void_on_a_slow_master_is_written_again() -> None:

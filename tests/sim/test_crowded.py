@@ -1,4 +1,4 @@
-"""Processes that use more names than they remember, and output that nobody reads."""
+"""Processes that use more names than their caches hold, and output that nothing reads."""
 
 import logging
 import subprocess
@@ -37,7 +37,7 @@ def process(world: World) -> Iterator[Process]:
 
 
 def done_by(process: Process, name: str = "writer", *, is_background: bool) -> list[str]:
-    """Return what a thread gets done that logs, and then warns."""
+    """Return the acts of a thread that logs, and then warns."""
     done: list[str] = []
 
     def write() -> None:
@@ -79,7 +79,7 @@ def test_a_users_thread_or_loop_and_other_processes_go_on(process: Process, worl
         assert done_by(process, is_background=False)[-1] == "warned"
         assert done_by(process, "client loop", is_background=True)[-1] == "warned"
         assert done_by(other, is_background=True)[-1] == "warned"
-        block(process)  # no task at all
+        block(process)  # the caller is no task
     other.end()
 
 

@@ -1,4 +1,4 @@
-"""Event loops that are closed while tasks are pending: what the simulator does, and what must become of their holds."""
+"""Event loops that are closed while tasks are pending: the acts of the simulator, and the end of the tasks' holds."""
 
 import asyncio
 from random import Random
@@ -58,7 +58,7 @@ def game() -> Game:
 @pytest.mark.parametrize("was_leaving", [False, True])
 @pytest.mark.parametrize("late", [-0.01, 0.01])
 def test_the_hold_of_a_closed_loops_task_ends_within_its_lease(game: Game, late: float, *, was_leaving: bool) -> None:
-    """Holds end also if their release had just been called, and perhaps has never been sent."""
+    """Holds end even if their release had just been called, and perhaps was never sent."""
     if was_leaving:
         game.referee.leaves(game.belief)
     game.referee.ends.abandoned(game.process, game.referee.beliefs)
@@ -90,7 +90,7 @@ def test_a_task_that_never_goes_on_believes_nothing(game: Game) -> None:
     assert game.referee.believers() == []
 
 
-# What is done -------------------------------------------------------------------------------------------------------
+# The simulator's acts -------------------------------------------------------------------------------------------------
 
 
 def test_a_loop_is_closed_after_its_turn_and_keeps_its_tasks() -> None:
@@ -127,7 +127,7 @@ def test_a_loop_is_closed_after_its_turn_and_keeps_its_tasks() -> None:
 
 @pytest.mark.parametrize("are_all_done", [True, False])
 def test_no_loop_is_closed_in_a_run_that_is_over(monkeypatch: pytest.MonkeyPatch, *, are_all_done: bool) -> None:
-    """The next loop would take the lock while the referee looks for what is left."""
+    """The next loop would take the lock while the referee looks for leftovers."""
     seed, plan = next((seed, plan) for seed in range(2000) if (plan := ended(seed)) is not None)
     simulation = Simulation(seed, plan)
     monkeypatch.setattr(type(simulation.cast), "are_all_done", lambda _cast: are_all_done)

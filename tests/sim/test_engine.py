@@ -1,6 +1,6 @@
-"""Random sequences of the scripts do the same on a virtual master, on a real server, and on fakeredis.
+"""Random sequences of the scripts have the same effect on a virtual master, on a real server, and on fakeredis.
 
-Each script runs on the server first; its reply says when that was, and the test sets the virtual master's clock to that
+Each script runs on the server first; its reply has the time, and the test sets the virtual master's clock to that
 moment. So replies, tickets and tokens must be the same to the microsecond, and only times to live may differ a little.
 """
 
@@ -42,9 +42,9 @@ CLIENTS = ("me", "you", "they")
 FAR = 2**52
 START_US = 1_700_000_000_000_000
 TAKING = {"count": 1, "lease_ms": 60_000, "token_ms": 61_000, "fair": 1, "proposal": 0}
-COMMAND_US = 7  # how long a script takes if the test sets the clock
-SLACK_MS = 2_000  # how long after the time in its reply a server on a busy machine may look at its clock again
-ROUNDING_MS = 2  # fakeredis computes with seconds
+COMMAND_US = 7  # of a script, if the test sets the clock
+SLACK_MS = 2_000  # after the time in its reply, within which a busy server looks at its clock again
+ROUNDING_MS = 2  # because fakeredis computes with seconds
 REPLICATION_ID = "this"  # stands for the server's own
 REPLICATION_ID_OF_SERVER = "return string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')"
 PTTL_AT = {b"refused": 2, b"queued": 2, b"proposed": 2, b"tended": 2, b"held": 2}
@@ -86,7 +86,7 @@ guards = st.sampled_from([None, None, None, None, None, 0, 1, 1, -1, 90_000, -90
 
 
 def scripts() -> st.SearchStrategy[ScriptStep]:
-    """Any script with any of its arguments; more often those that take and end holds."""
+    """Draw any script with any of its arguments; more often those that take and end holds."""
     often = ["acquire", "acquire", "enqueue", "enqueue", "enqueue", "release", "release", "heartbeat"]
     return st.sampled_from(script_names() + often).flatmap(_steps)
 
@@ -104,7 +104,7 @@ def _steps(name: str) -> st.SearchStrategy[ScriptStep]:
     )
 
 
-# What an operator or another library does.
+# The commands of an operator or another library.
 intrusions = st.sampled_from(
     [
         (b"DEL", KEYS.lock),
@@ -114,12 +114,13 @@ intrusions = st.sampled_from(
         (b"SET", KEYS.lock, b"x", b"NX"),
     ]
 )
-# After this a script may write, and then fail without telling when that was: only a test that sets the clock uses it.
+# After this a script may write, and then fail without telling the time of the write: only a test that sets the clock
+# uses it.
 harm = st.just((b"SET", KEYS.queue, b"x", b"PX", b"60000"))
 
 
 class Twins:
-    """A virtual master, and a server that runs the same; compares what they reply, publish and hold."""
+    """A virtual master, and a server that runs the same steps; compares their replies, messages and data."""
 
     def __init__(self, client: Any, listening: Sequence[str], slack_ms: int, replication_id: str | None = None) -> None:
         self.client = client
@@ -130,7 +131,7 @@ class Twins:
         self.model = VirtualMaster(lambda: self.now_us, replication_id or "this")
         self.heard: dict[str, list[bytes]] = {name: [] for name in listening}
         self.subscriptions = {name: self._subscribe(name) for name in listening}
-        self._last = 0  # token or ticket
+        self._last = 0  # the last token or ticket
 
     def _subscribe(self, name: str) -> Any:
         channel = client_channel("lock", name)
@@ -181,7 +182,7 @@ class Twins:
         assert self.model.read(command[0].decode(), *command[1:]) == real
 
     def compare_all(self) -> None:
-        """Compares what they hold, for how long, and what they have published."""
+        """Compare the data of both, the times to live, and the messages."""
         self.now_us = self._server_us()
         held = {key: self._contents(key) for key in ALL_KEYS}
         assert {key: self.model.contents(key) for key in ALL_KEYS} == held
@@ -202,7 +203,7 @@ class Twins:
         return self.client.execute_command("GET", key)
 
     def _published(self, name: str) -> list[bytes]:
-        """All messages up to a last one, which this publishes after them."""
+        """Return all messages up to a last one, which this method publishes after them."""
         self.client.execute_command("PUBLISH", client_channel("lock", name), b"end")
         found: list[bytes] = []
         while not found or found[-1] != b"end":
@@ -219,7 +220,7 @@ def _number(value: int) -> bytes:
 
 
 def unpacked(packed: bytes) -> Sequence[bytes]:
-    """The words of a command on the wire, read by another parser than ours."""
+    """Return the words of a command on the wire, by another parser than ours."""
     reader = hiredis.Reader()
     reader.feed(packed)
     words: list[bytes] = reader.gets()
@@ -234,9 +235,9 @@ def attempt(ask: Callable[[], Any]) -> Any:
 
 
 def compare(real: Any, model: Any, asked: object, slack_ms: int = 0) -> None:
-    """Asserts that replies are the same. Of errors it leaves out what redis-py and the server add.
+    """Assert that replies are the same, except for words that redis-py and the server add to errors.
 
-    Where a script itself fails, each server puts words of its own before the line of the script.
+    If a script itself fails, each server puts words of its own before the line of the script.
     """
     said = f"{asked}: {real!r}, {model!r}"
     if isinstance(real, Exception):
@@ -270,7 +271,7 @@ listeners = st.lists(st.sampled_from(CLIENTS), unique=True)
 def test_the_scripts_do_the_same_on_a_real_server(
     client: Any, listening: list[str], steps: Sequence[ScriptStep | bool | tuple[bytes, ...]]
 ) -> None:
-    """A step that is a bool says whether the memory is full from now on."""
+    """A step that is a bool sets whether the memory is full from now on."""
     client.flushall()
     twins = Twins(client, listening, SLACK_MS, client.eval(REPLICATION_ID_OF_SERVER, 0).decode())
     try:
@@ -371,7 +372,7 @@ SNIPPETS = [
 ]
 
 
-FAILING = [  # each kind of server has its own words
+FAILING = [  # because each kind of server has its own words
     "return redis.call('HSET', KEYS[1], 'f', nil)",
     "return redis.call('HSET', KEYS[1], 'f', {})",
     "return redis.call('HSET', KEYS[1], 'f', true)",
@@ -406,7 +407,7 @@ def test_the_model_refuses_what_a_server_refuses(server: Server, text: str) -> N
     assert model.keys() == []
 
 
-FIRST = [  # how a script begins on a master without memory
+FIRST = [  # of a script, on a master without memory
     "redis.call('GET', 'k')",
     "redis.call('PUBLISH', 'k', 'x')",
     "redis.call('PEXPIRE', 'k', 1000)",
@@ -427,7 +428,7 @@ SECOND = [
 
 
 def test_a_master_without_memory_refuses_what_a_server_refuses(client: Any) -> None:
-    """Masters without memory refuse only a script's first write: the first command decides what the second may do."""
+    """Masters without memory refuse only a script's first write, whose command decides whether later ones may write."""
     client.execute_command("CONFIG", "SET", "maxmemory", "1")
     for first, second in itertools.product(FIRST, SECOND):
         text = f"{first} return redis.call('{second})"
@@ -438,7 +439,7 @@ def test_a_master_without_memory_refuses_what_a_server_refuses(client: Any) -> N
         compare(real, attempt(partial(model.run, snippet(text), [], [])), text)
 
 
-# What no comparison shows ---------------------------------------------------------------------------------------------
+# Cases that no comparison shows ---------------------------------------------------------------------------------------
 
 
 def test_masters_are_apart_although_they_share_an_engine() -> None:

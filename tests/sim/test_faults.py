@@ -1,4 +1,4 @@
-"""The faults of a simulated run: each does what its name says, and chance draws it at all."""
+"""The faults of a simulated run: each does what its name says, and chance draws each."""
 
 import warnings
 from collections.abc import Callable
@@ -260,7 +260,7 @@ def test_a_child_keeps_its_dead_parents_socket_alive_until_it_closes_its_copy(*,
 
 
 def test_a_child_forks_only_once_it_has_begun() -> None:
-    """Children have their parent's connections at first, and no code of theirs runs before these are let go."""
+    """Children have their parent's connections at first, and run no code of their own before these are dropped."""
     simulation = Simulation(0)
     simulation.world.run(0.5)
     simulation.strikes.fork()

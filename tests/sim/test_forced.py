@@ -1,4 +1,4 @@
-"""Holds that an operator ends by force, and what happens between the operator's look at them and their end."""
+"""Holds that an operator ends by force, and events between the operator's look at them and their end."""
 
 import warnings
 
@@ -13,7 +13,7 @@ from relock.testing._conditions import Conditions
 from sim.plan import TTL_SECONDS, Plan
 from sim.simulation import Simulation
 
-SEEDS = (9, 32, 34, 35)  # each finds a violation if the end of a hold does not pass on the token of another master
+SEEDS = (9, 32, 34, 35)  # that find a violation if the end of a hold does not pass on the token of another master
 AHEAD_SECONDS = 10.0  # of the other masters' clocks, and less than a lease
 
 
@@ -76,7 +76,7 @@ MANY = Plan(
     kinds=("force release", "partition"),
     lasting=(0.2, 0.8, 1.5),
     conditions=Conditions(delay=0.003, straggles=0.1, straggle=0.03),
-    skew=0.4 * TTL_SECONDS,  # clocks differ by less than a lease: tokens need not be written to a quorum
+    skew=0.4 * TTL_SECONDS,  # less than a lease apart, so tokens need not be written to a quorum
     stays=(0.0, 0.05, 0.2),
     timeouts=(0.5, 3.0),
     node_timeout=0.05,
@@ -87,6 +87,6 @@ MANY = Plan(
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tokens_rise_while_operators_end_one_hold_after_the_other(seed: int) -> None:
-    """About as often as not, a master that can't be reached for a while is one that gave the largest token."""
+    """Half of the times, a master that can't be reached for a while is the one that gave the largest token."""
     run = Simulation(seed, MANY).run()
     assert run.faults["force release"] > 0

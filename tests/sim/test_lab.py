@@ -1,4 +1,4 @@
-"""The lab tests code that uses relock without a server, and its waits take no real time."""
+"""The lab: tests of code that uses relock need no server, and their waits take no real time."""
 
 import gc
 import time
@@ -27,7 +27,7 @@ def test_two_functions_exclude_each_other(relock_lab: Lab) -> None:
     assert sorted(ledger[:2]) in (["one begins", "one ends"], ["two begins", "two ends"])
     assert len(ledger) == 4
     assert relock_lab.now > 200.0
-    assert time.monotonic() - begin < 20.0, "it did not really wait"
+    assert time.monotonic() - begin < 20.0, "the wait takes no real time"
 
 
 def test_run_returns_what_functions_return_and_raises_what_they_raise(relock_lab: Lab) -> None:
@@ -38,7 +38,7 @@ def test_run_returns_what_functions_return_and_raises_what_they_raise(relock_lab
 
 @pytest.mark.parametrize("error", [pytest.fail.Exception("wrong"), KeyboardInterrupt(), SystemExit(1)], ids=repr)
 def test_an_interrupt_and_a_failed_check_come_out_as_well(relock_lab: Lab, error: BaseException) -> None:
-    """Checks of pytest that fail, and interrupts, end the test so."""
+    """Failed checks of pytest, and interrupts, end the test in the same way."""
 
     def check() -> None:
         raise error
@@ -87,7 +87,7 @@ def test_a_quorum_of_masters_can_be_lost_and_come_back() -> None:
         master.restart()
     begin = lab.now
     assert lab.run(lambda: client.lock("a").acquire(timeout=60)) == [True]
-    assert lab.now - begin > 9.0, "they may have forgotten leases of 10 s"
+    assert lab.now - begin > 9.0, "the masters may have forgotten leases of 10 s"
     lab.close()
 
 
@@ -117,7 +117,7 @@ def test_an_unknown_name_is_an_error(relock_lab: Lab) -> None:
 
 
 def test_time_goes_on_no_further_than_the_functions(relock_lab: Lab) -> None:
-    """Time stands still also if no other event is to come."""
+    """Time stands still even if no other event is to come."""
     relock_lab.run(lambda: relock_lab.sleep(10.0))
     assert relock_lab.now == pytest.approx(10.0, abs=0.01)
 
@@ -149,11 +149,11 @@ def test_a_lock_in_a_real_thread_says_where_it_belongs(relock_lab: Lab) -> None:
 def test_run_inside_run_is_refused(relock_lab: Lab) -> None:
     with pytest.raises(RuntimeError, match="inside run"):
         relock_lab.run(lambda: relock_lab.run(lambda: None))
-    assert relock_lab.run(lambda: 1) == [1], "and harms nothing"
+    assert relock_lab.run(lambda: 1) == [1], "the lab goes on"
 
 
 def test_a_function_does_nothing_after_its_client_is_killed(relock_lab: Lab) -> None:
-    """Functions end also in a call that sends nothing, such as `ensure`, and in the end of a ``with`` block."""
+    """Functions end even in a call that sends nothing, such as `ensure`, and in the end of a ``with`` block."""
     client = relock_lab.client("one", ttl=10.0)
     done: list[str] = []
 
@@ -214,7 +214,7 @@ def test_names_are_listed(relock_lab: Lab) -> None:
 
 
 def test_closing_ends_a_function_that_holds_a_lock() -> None:
-    """Functions end at once: their release is a call of a dead client. Nothing that waits or keeps the lab is left."""
+    """Functions end at once, because their release is a call of a dead client; no waiting object keeps the lab."""
     ended = []
 
     def use(lab: Lab) -> None:
@@ -255,7 +255,7 @@ def test_a_lab_in_which_a_script_failed_is_not_kept() -> None:
 
 
 def closed_after(use: Callable[[Lab], None]) -> "weakref.ref[Lab]":
-    """A lab that was used, and closed."""
+    """Return a weak reference to a lab that was used, and closed."""
     lab = Lab()
     use(lab)
     lab.close()
@@ -271,5 +271,5 @@ def test_masters_give_the_token_that_is_proposed_to_them() -> None:
             with client.lock("a"):
                 return [hold.settled for hold in client._session.holds.values()]
 
-        lab.run(take)  # the first opens the connections, which show the masters' clocks
+        lab.run(take)  # the first acquire opens the connections, which show the masters' clocks
         assert [lab.run(take) for _ in range(5)] == [[[True]]] * 5

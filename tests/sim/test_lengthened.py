@@ -12,7 +12,7 @@ TTL_SECONDS = 3.0
 @pytest.mark.parametrize("masters", [1, 3])
 @pytest.mark.parametrize("how", ["extend", "nested"])
 def test_a_hold_that_could_not_be_lengthened_goes_on(masters: int, how: str) -> None:
-    """The watchdog renews it as soon as the masters are back, well within the lease that it has."""
+    """The watchdog renews the hold as soon as the masters are back, well within its present lease."""
     lab = Lab(masters=masters)
     client = lab.client(ttl=TTL_SECONDS, restart_guard=1000.0)
     lock = client.lock("a")

@@ -1,4 +1,4 @@
-"""Costs of a lost wake-up, in virtual time, in which a bound is the same on every machine."""
+"""Costs of a lost wake-up, in virtual time, where a bound is the same on every machine."""
 
 import itertools
 import warnings
@@ -74,11 +74,11 @@ def test_a_waiter_behind_a_dead_one_has_the_lock_when_the_lease_ends(masters: in
 
         end, taken = lab.run(die, wait)
         lab.close()
-    assert 0.0 < taken - end < 0.1 + LEASE_SECONDS / 50, "the second is for what drift takes off the lease"
+    assert 0.0 < taken - end < 0.1 + LEASE_SECONDS / 50, "the second term is for the drift of the lease"
 
 
 def test_a_master_does_not_report_a_lease_as_over_in_its_last_millisecond() -> None:
-    """Heartbeats at that moment are followed by one as soon as the lease has ended, not only 2.5 s later."""
+    """Heartbeats at that moment are followed by another as soon as the lease has ended, not only 2.5 s later."""
     clock_ms = itertools.count(1_700_000_000_000)
     master = VirtualMaster(lambda: next(clock_ms) * 1000, "a")
     keys = lock_keys("lock", "a")

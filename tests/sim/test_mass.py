@@ -1,4 +1,4 @@
-"""Waits that end at one moment in great number: the referee's judgement, and what the simulator does."""
+"""Waits that end at one moment in great number: the referee's judgement, and the acts of the simulator."""
 
 from random import Random
 
@@ -37,7 +37,7 @@ def plan_of(seed: int) -> Plan:
 def test_no_call_fails_for_lack_of_a_quorum_when_all_is_well(
     calm_at: float, delay: float, kinds: tuple[str, ...], *, is_wrong: bool
 ) -> None:
-    """The plan at the beginning says how long answers take: in some runs they take longer later, with no excuse."""
+    """The plan at the beginning decides how long answers may take: later delays of some runs are no excuse."""
     world = World(0)
     conditions = Conditions(delay=delay * NODE_TIMEOUT / PROMPT_TIMES)
     referee = Referee(world, [], evolve(PLAN, conditions=conditions, kinds=kinds))
@@ -77,7 +77,7 @@ def test_a_client_that_stood_still_may_find_that_its_grant_is_over(
 def test_each_of_many_waits_ends_a_node_timeout_after_its_own_time_at_the_latest(
     ends_at: float, late: float, *, is_failed: bool, is_wrong: bool
 ) -> None:
-    """Waits end in time, whatever they have come to."""
+    """Waits end in time, whatever their outcome."""
     world = World(0)
     referee = Referee(world, [], evolve(PLAN, ends_at=ends_at))
     call = referee.called(Process(world, "one"), timeout=1.0)
@@ -120,7 +120,7 @@ def test_the_masters_are_slow_around_the_moment_at_which_all_waits_end() -> None
         )
     simulation.run()
     assert delays == [usual, SLOW_DELAY, SLOW_DELAY, usual]
-    assert len(ends) == plan.clients * plan.threads - 1, "but for the one that has the lock"
+    assert len(ends) == plan.clients * plan.threads - 1, "all waits end but the one that has the lock"
     assert ends == pytest.approx([plan.ends_at] * len(ends))
 
 

@@ -1,4 +1,4 @@
-"""Timeouts of one client that end at one moment: too many to ask the master for all in a node timeout."""
+"""Timeouts of one client that end at one moment: too many for asking the master for all within a node timeout."""
 
 import asyncio
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def lab() -> Iterator[Lab]:
 
 
 def take_and_slow_down(lab: Lab) -> None:
-    """Takes the lock, lets the waiters queue, and then makes the way to the master slow."""
+    """Take the lock, let the waiters queue, and then make the way to the master slow."""
     holder = lab.client("holder")
     holder.lock("a").acquire()
     lab.sleep(TIMEOUT / 2)
@@ -40,7 +40,7 @@ def take_and_slow_down(lab: Lab) -> None:
 
 
 def check(lab: Lab, results: list[object], ends: list[float]) -> None:
-    assert results == [False] * COUNT, "the master is well, and has said to each that somebody else has the lock"
+    assert results == [False] * COUNT, "each caller is refused, because the lock is taken"
     assert max(ends) <= TIMEOUT + NODE_TIMEOUT + SLACK
 
 

@@ -1,4 +1,4 @@
-"""Masters that move: the virtual servers do what real ones do, and the referee judges it right."""
+"""Masters that move: the virtual servers do as real ones, and the referee judges the moves rightly."""
 
 from collections.abc import Callable
 from random import Random
@@ -24,7 +24,7 @@ EPOCH_SECONDS = 1_700_000_000.0
 LAG_SECONDS = 0.05
 LOCK = b"lock:{a}"
 LONG_US = b"9" * 16
-LONG_SECONDS = 1.0  # until all that is under way has arrived
+LONG_SECONDS = 1.0  # until all messages that are under way have arrived
 
 
 class Pair:
@@ -46,7 +46,7 @@ class Pair:
         self.world.run(self.world.now + seconds)
 
     def play(self, function: Callable[[], Any]) -> Any:
-        """Runs a function that waits, lets time pass until it ends, and returns what it returns."""
+        """Run a function that waits, let time pass until it ends, and return what it returns."""
         results: list[Any] = []
         task = self.process.start(lambda: results.append(function()), "test")
         self.world.run(self.world.now + 100.0, is_over=lambda: task.is_over)
@@ -73,7 +73,7 @@ class Pair:
         return fields_of(self.ask(raw, "INFO", *sections))
 
     def take(self, server: ReplicatedServer, owner: bytes) -> None:
-        """Gives `owner` the lock on that server."""
+        """Give `owner` the lock on that server."""
         server.master.read("HSET", LOCK, owner, b"1")
         server.master.read("PEXPIRE", LOCK, 60_000)
         if server.tell is not None:
@@ -84,7 +84,7 @@ class Pair:
 
 
 def give_back(pair: Pair, raw: VirtualConnection) -> Any:
-    """The answer to a script that writes."""
+    """Return the answer to a script that writes."""
     keys = LOCK, LOCK + b":queue", LOCK + b":waiters"
     return pair.ask(raw, "EVAL", load("give_back").source, len(keys), *keys, b"me", 1, 7000, 30_000, LONG_US)
 
@@ -94,7 +94,7 @@ def pair() -> Pair:
     return Pair()
 
 
-# What is drawn --------------------------------------------------------------------------------------------------------
+# The draws ------------------------------------------------------------------------------------------------------------
 
 
 def test_masters_move_in_some_runs_in_every_way() -> None:
@@ -102,7 +102,7 @@ def test_masters_move_in_some_runs_in_every_way() -> None:
     assert 0.8 * MOVED_PART < len(plans) / 2000 < 1.2 * MOVED_PART
     assert {kind for plan in plans for kind in plan.kinds} >= {*MOVING, *FAILING_BACK, *AROUND}
     assert {(plan.masters > 1, plan.guard > 0) for plan in plans} == {(True, True), (False, True), (False, False)}
-    assert Random(f"moved {3}").random() == Random("moved 3").random(), "of the seed alone"
+    assert Random(f"moved {3}").random() == Random("moved 3").random(), "the generator depends on the seed alone"
 
 
 # Replicas -------------------------------------------------------------------------------------------------------------
@@ -147,7 +147,9 @@ def test_info_tells_the_present_state(pair: Pair) -> None:
     pair.replica.promote()
     pair.master.follow(pair.replica, LAG_SECONDS, 0.1)
     assert pair.info(raw)["role"] == "slave"
-    assert pair.info(raw)["master_replid"] == before["master_replid"], "until it has the data of the new one"
+    assert pair.info(raw)["master_replid"] == before["master_replid"], (
+        "the id stays until the data of the new master have come"
+    )
     pair.pass_time()
     after = pair.info(raw)
     assert after["master_replid"] == pair.replica.master.replid != before["master_replid"]
@@ -180,7 +182,7 @@ def test_open_connections_stay_and_new_ones_lead_to_the_new_master(kind: str, mo
     pair.ask(listening, "SUBSCRIBE", "channel")
     run_id = pair.info(raw)["run_id"]
     assert pair.mover.strike(kind, 0)
-    assert not pair.mover.strike(kind, 0), "one at a time"
+    assert not pair.mover.strike(kind, 0), "an address has one move at a time"
     pair.pass_time(3 * LONG_SECONDS)
     assert not listening.is_broken
     assert pair.info(raw)["run_id"] == run_id
@@ -200,7 +202,7 @@ def test_a_failover_loses_nothing_and_holds_scripts_up_meanwhile() -> None:
     assert pair.mover.strike("fail over", 0)
     asked_at = pair.world.now
     assert give_back(pair, raw).startswith("READONLY")
-    assert pair.world.now - asked_at > 0.2, "as long as the replica lacked something"
+    assert pair.world.now - asked_at > 0.2, "the reply waits as long as the replica lacks writes"
     pair.pass_time()
     assert pair.holder(pair.replica) == [b"me"]
     assert not pair.replica.is_replica
@@ -279,7 +281,7 @@ def test_when_all_is_healed_each_address_leads_to_a_master_that_is_followed(pair
     assert pair.holder(pair.standbys[0]) == [b"me"]
 
 
-# How the referee judges it --------------------------------------------------------------------------------------------
+# The referee's judgement ----------------------------------------------------------------------------------------------
 
 
 class Held:
@@ -312,7 +314,7 @@ def test_a_hold_that_was_on_no_master_was_given_by_none(pair: Pair) -> None:
     assert given.places(MINE) == 1
     pair.replica.master.is_replica = False
     pair.take(pair.replica, b"you")
-    assert given.places(YOURS) == 0, "a replica gives nothing"
+    assert given.places(YOURS) == 0, "a replica gives no hold"
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])
@@ -348,7 +350,7 @@ def test_a_master_that_fails_back_has_other_data_and_is_the_same_server(pair: Pa
 
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_a_master_that_fails_back_lacks_what_its_replica_had_not_heard_of(pair: Pair, *, is_guarded: bool) -> None:
-    """The copy has the hold, but not its last renewal, and so it ends there early."""
+    """The copy has the hold, but not its last renewal, so the hold ends early there."""
     pair.pass_time()
     given = record(pair, is_guarded=is_guarded)
     pair.take(pair.master, b"me")
@@ -364,7 +366,7 @@ def test_a_master_that_fails_back_lacks_what_its_replica_had_not_heard_of(pair: 
     pair.take(pair.master, b"you")
     assert not given.was_split(pair.world.now - LONG_SECONDS)
     assert given.may_both_be(MINE, YOURS, pair.world.now - 2 * LONG_SECONDS) is not is_guarded
-    assert not given.may_both_be(MINE, YOURS, pair.world.now + LONG_SECONDS), "that was before"
+    assert not given.may_both_be(MINE, YOURS, pair.world.now + LONG_SECONDS), "the loss came before the holds"
 
 
 def test_two_holds_of_two_masters_behind_one_address_are_no_violation(pair: Pair) -> None:
@@ -375,4 +377,4 @@ def test_two_holds_of_two_masters_behind_one_address_are_no_violation(pair: Pair
     pair.take(pair.replica, b"you")
     assert given.was_split(4.0)
     assert given.may_both_be(MINE, YOURS, 0.0)
-    assert not given.may_both_be(MINE, YOURS, 6.0), "that was before"
+    assert not given.may_both_be(MINE, YOURS, 6.0), "the split came before the holds"

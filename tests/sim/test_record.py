@@ -1,4 +1,4 @@
-"""The record of long runs: it adds up pieces, lets a run go on later, and is true about what was played."""
+"""The record of long runs: it adds up pieces, lets a run go on later, and names the code that was played."""
 
 import subprocess
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def result(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The seeds that were played, by something faster than the simulator; seed 13 is bad."""
+    """Replace the simulator by a faster function; return the seeds that it plays, of which 13 is bad."""
     seeds_played: list[int] = []
 
     def play(commit: str, seeds: range, *, stops: bool) -> Piece:
@@ -102,7 +102,7 @@ def test_a_run_that_was_killed_can_go_on_later(
         run_main("--seeds", "100-120", "--result", str(result))
     assert [run.last for run in record.read(result)] == [109]
     assert run_main("--seeds", "100-120", "--result", str(result)) == 0
-    assert played == list(range(100, 120)), "each once"
+    assert played == list(range(100, 120)), "each seed is played once"
     assert record.read(result) == [Run(COMMIT, 100, 119, 200, {"crash": 4}, [], 8.0)]
 
 
@@ -137,7 +137,7 @@ def test_several_processes_count_what_one_counts(monkeypatch: pytest.MonkeyPatch
     assert found[0].seeds == range(1, 4)
 
 
-# What was played ----------------------------------------------------------------------------------------------------
+# The code that was played ---------------------------------------------------------------------------------------------
 
 
 def test_the_commit_is_that_of_the_sources(tmp_path: Path) -> None:

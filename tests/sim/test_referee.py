@@ -1,4 +1,4 @@
-"""The referee: what is a violation, and what only looks like one."""
+"""The referee: true violations, and events that only look like one."""
 
 from collections.abc import Callable
 from random import Random
@@ -102,7 +102,7 @@ def test_a_client_that_stood_still_until_its_hold_was_over_may_hear_of_the_grant
 def test_a_client_that_hears_late_of_a_grant_that_an_operator_has_ended_may_believe_in_it(
     game: Game, *, granted_at: float, is_there: bool, is_wrong: bool
 ) -> None:
-    """The operator ended it after its grant, and no master has it any more."""
+    """The operator ended the hold after its grant, and no master has it any more."""
     game.referee.operators = 1
     game.world.run(1.0)
     game.referee.operator_done()
@@ -178,7 +178,7 @@ def test_a_clock_that_was_set_back_keeps_the_lock_for_longer(game: Game, seconds
 
 
 def grant_to_one_that_stood_still(game: Game, seconds: float, token: int) -> None:
-    """Grant `token` to a client that asked, and stood still with its clock while another one got 7."""
+    """Grant `token` to a client that asked, and stood still with its clock while another client got token 7."""
     late = Process(game.world, "late")
     call = game.referee.called(late, timeout=1.0)
     late.pause(stops_clock=True)
@@ -255,7 +255,7 @@ class Two:
         return self.clocks.is_deceived(self.holder, cast(Any, self.held), 0.0, self.other)
 
     def notice(self, master: int, seconds: float = 1.0) -> None:
-        """The holder's client sees the step of a master."""
+        """Let the holder's client see the step of a master."""
         now = self.holder.local()
         ahead = self.clocks.servers[master].clock() - now
         self.session.masters[master].offset.see(ahead - 0.001, ahead + 0.001, now)
@@ -291,20 +291,20 @@ def test_a_client_that_stood_still_may_believe_until_it_hears_of_it() -> None:
     game = two(3)
     game.holder.pause(stops_clock=True)
     game.world.run(0.9)
-    assert not game.is_deceived(), "its lease runs still"
+    assert not game.is_deceived(), "its lease still runs"
     game.world.run(2.0)
     assert game.is_deceived()
     game.holder.resume()
     game.world.run(2.1)
     assert game.is_deceived()
     game.notice(0)
-    assert game.is_deceived(), "one of three shows nothing"
+    assert game.is_deceived(), "one master of three shows nothing"
     game.notice(1)
     assert not game.is_deceived()
 
 
 def test_a_client_that_has_seen_a_step_may_believe_until_it_has_counted_it() -> None:
-    """Threads may pause between the two."""
+    """Threads may pause between the step's sight and its count."""
     game = two(1)
     believed: list[bool] = []
     game.session.count = lambda: believed.append(game.is_deceived())
@@ -384,7 +384,7 @@ def test_a_master_may_show_two_of_these_stalls_at_once() -> None:
 
 
 def set_ahead_for_a_while(game: Two, seconds: float, masters: int) -> None:
-    """Sets some clocks ahead from 0.2 to 0.3. They stay a tenth of a second ahead, which the holder sees at 0.4."""
+    """Set some clocks ahead from 0.2 to 0.3. They stay a tenth of a second ahead, which the holder sees at 0.4."""
     for step in (0.0, seconds, 0.1 - seconds):
         game.world.run(game.world.now + 0.1)
         for master in range(masters):
@@ -401,7 +401,7 @@ def test_a_client_that_sees_only_the_difference_may_believe_in_what_a_step_and_a
     game.world.run(0.8)
     assert game.is_deceived()
     game.held.seconds = 0.4 + LEASE_SECONDS
-    assert not game.is_deceived(), "it asked for that lease afterwards, so they have given it"
+    assert not game.is_deceived(), "the masters gave that lease after the step"
 
 
 @pytest.mark.parametrize(("seconds", "masters"), [(0.6, 2), (3.0, 1)])
@@ -455,7 +455,7 @@ def test_a_minority_that_steps_deceives_only_through_a_client_that_never_saw_it(
 
 @pytest.mark.parametrize("stands_still", [False, True])
 def test_a_step_too_small_to_be_seen_deceives_for_no_longer_than_its_size(*, stands_still: bool) -> None:
-    """Holders are deceived no longer also if their clock stands still: by that, there is much left of the lease."""
+    """Holders whose clock stands still are deceived no longer than others: by that clock, much of the lease is left."""
     game = two(3)
     game.held.masters = 2
     game.clocks.step(0, 0.06)
@@ -471,10 +471,10 @@ def test_a_step_too_small_to_be_seen_deceives_for_no_longer_than_its_size(*, sta
 def late_grant(
     *, seconds: float, token: int, masters: int = 1, other_knows: bool = True, sees_it: bool = False
 ) -> list[str]:
-    """The violations if the holder hears late of a hold with `token`, after a master's clock was set ahead.
+    """Return the violations if the holder hears late of a hold with `token`, after a master's clock was set ahead.
 
-    By then the other client, which may have known that clock, has got 7 and released it; it got 5 before the holder
-    asked. The holder has just a quorum, and may have seen the step.
+    Before the holder asked, the other client got token 5. By the time of the grant, the other, which may have known
+    that clock, has got 7 and released it. The holder has just a quorum, and may have seen the step.
     """
     game = two(masters, other_knows=other_knows)
     referee = Referee(game.world, game.clocks.servers, draw(Random(0)))
@@ -556,7 +556,7 @@ def test_nobody_may_look_at_the_end_of_a_dead_holders_lease_where_another_one_ha
 def test_a_hold_that_nobody_lived_to_hear_of_ends_with_its_lease(
     game: Game, owner: bytes, given_at: float, *, is_wrong: bool
 ) -> None:
-    """A releaser has given it to a waiter whose process crashed."""
+    """A releaser has given the lock to a waiter whose process crashed."""
     game.referee.calm_at = 0.0
     dead, master = Process(game.world, "dead"), game.referee.servers[0].master
     hub = SimpleNamespace(waiters={}, subscriptions=[])
@@ -576,7 +576,7 @@ def test_a_hold_that_nobody_lived_to_hear_of_ends_with_its_lease(
 
 
 def test_a_lease_that_its_dead_owner_believed_in_for_longer_than_the_masters_have_it_is_waited_for(game: Game) -> None:
-    """Two have died, so perhaps nobody looks when the longer one is over: the shorter one must not be taken for it."""
+    """Two owners are dead, so perhaps no client looks when the longer lease is over, which is not the shorter one."""
     game.referee.calm_at = 0.0
     dead = Process(game.world, "dead")
     for name in ("dead", "other"):

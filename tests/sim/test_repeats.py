@@ -49,7 +49,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 
 
 def master_in(state: State) -> VirtualMaster:
-    """A master whose clock stands still."""
+    """Return a master whose clock stands still."""
     master = VirtualMaster(lambda: NOW_US, "this")
     for client in state.listeners:
         master.subscribe(client_channel("lock", client).encode(), lambda _channel, _message: None)
@@ -65,7 +65,7 @@ def master_in(state: State) -> VirtualMaster:
 
 @pytest.mark.parametrize(("script", "arguments"), CALLS)
 def test_a_second_arrival_changes_neither_the_owner_nor_the_waiters(script: str, arguments: dict[str, Any]) -> None:
-    """The client has got the reply to the first one only."""
+    """The client has only the reply to the first arrival."""
     for state, owner in product(STATES, (ME, ATTEMPT)):
         master, call = master_in(state), load(script).call(KEYS, owner=owner, **arguments)
         found = []

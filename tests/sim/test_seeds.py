@@ -1,4 +1,4 @@
-"""The unchanged code under 200 seeds, and in a long run under 2,000: whatever goes wrong, relock keeps its promises."""
+"""The unchanged code under 200 seeds, and in a long run under 2,000: relock keeps its promises under all faults."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def test_no_seed_finds_a_violation(first: int) -> None:
 
 
 def test_a_seed_plays_the_same_run_in_every_process() -> None:
-    """Runs are the same also if Python orders its sets in another way."""
+    """Runs are the same even if Python orders its sets differently."""
     first, second = (timeline(4, str(hash_seed)) for hash_seed in (1, 2))
     assert first == second
     assert "has it as" in first

@@ -1,4 +1,4 @@
-"""A master's clock is set while a client has the lock: a client that has seen that no longer counts on the master."""
+"""Clocks of masters that are set while a client has the lock: having seen that, it does not count on the master."""
 
 import contextlib
 import warnings
@@ -37,7 +37,7 @@ def test_nobody_is_let_in_between_seeing_a_step_and_taking_the_vote(lab: Lab) ->
         assert holder.acquire()
         lab.sleep(0.1)
         watcher.info("a")
-        lab.masters[2].master.read("DEL", b"lock:{a}")  # as if it had been away
+        lab.masters[2].master.read("DEL", b"lock:{a}")  # as if the master had been away
         lab.masters[0].step(STEP_SECONDS)
         for _ in range(TRIES):
             with contextlib.suppress(QuorumError):
@@ -76,7 +76,7 @@ def test_a_step_that_is_seen_before_a_grant_is_in_the_book_shortens_its_leases(l
 
 
 def test_a_late_master_may_show_that_a_step_was_the_clients_own(lab: Lab) -> None:
-    """Steps look so as if the client's machine had stood still, though one of the clocks was set."""
+    """Steps can look as if the client's machine had stood still, though one of the clocks was set."""
     client = connect(lab, "client")
     node_timeout = client._session.node_timeout
     right, wrong, late = lab.masters
@@ -102,7 +102,7 @@ def test_a_late_master_may_show_that_a_step_was_the_clients_own(lab: Lab) -> Non
 
 
 def test_a_quorum_that_steps_together_is_trusted_again_at_once(lab: Lab) -> None:
-    """Steps look so as if the client's machine had stood still: its holds end, and it may take new ones."""
+    """Steps can look as if the client's machine had stood still: its holds end, and it may take new ones."""
     lock = connect(lab, "holder").lock("a")
 
     def work() -> float:

@@ -24,12 +24,12 @@ EXAMPLES = settings(
 KEYS = (b"a", b"b", b"c")
 HUGE = b"9223372036854775807"
 START_US = 1_700_000_000_000_000
-PTTL_SLACK_MS = 20_000  # because a real server's clock goes on meanwhile
-COMMAND_US = 7  # how long a command takes: so none comes exactly when a key expires, for servers differ there
+PTTL_SLACK_MS = 20_000  # of a real server, whose clock goes on meanwhile
+COMMAND_US = 7  # of a command, so that none comes exactly when a key expires, where servers differ
 Words = tuple[bytes, ...]
 
 keys = st.sampled_from(KEYS)
-# Each type has a key that is mostly its own: a command that meets another type always gets the same error.
+# Each type has a key that is mostly its own: a command for another type always gets the same error.
 strings, hashes, sets = (st.sampled_from([key] * 12 + [*KEYS]) for key in KEYS)
 texts = st.sampled_from([b"x", b"y", b"z:1", b"10", b"-3", b""])
 integers = st.sampled_from([b"0", b"1", b"-1", b"-2", b"3", b"100", HUGE, b"07", b"1.5", b"x", b""])
@@ -52,7 +52,7 @@ set_options = st.sampled_from(
 
 
 def words(*parts: bytes | st.SearchStrategy[Any]) -> st.SearchStrategy[Words]:
-    """A command of these words. A part may be drawn: one word, or a tuple of words."""
+    """Return a command of these words. A part may be drawn: one word, or a tuple of words."""
     drawn = st.tuples(*[st.just(part) if isinstance(part, bytes) else part for part in parts])
     return drawn.map(flat)
 
@@ -122,7 +122,7 @@ class Twins:
         self._has_own_words = has_own_words
 
     def seconds(self) -> float:
-        """The present time, in place of `time.time`."""
+        """Return the present time, in place of `time.time`."""
         return self.now_us / 1e6
 
     def compare(self, command: Words) -> None:
@@ -133,7 +133,7 @@ class Twins:
             assert abs(model - server) <= PTTL_SLACK_MS
 
     def compare_all(self) -> None:
-        """Compares all that they hold now."""
+        """Compare all data of both."""
         for key in KEYS:
             for name in (b"TYPE", b"PTTL", b"GET", b"HKEYS"):
                 self.compare((name, key))
@@ -143,7 +143,7 @@ class Twins:
         assert self.model.keys() == sorted(self.client.keys("*"))
 
     def _said(self, command: Words, reply: Any) -> Any:
-        """The part of a reply that must be the same: scores as numbers, and no times to live."""
+        """Return the part of a reply that must be the same: scores as numbers, and no times to live."""
         if isinstance(reply, Exception):
             return "an error" if self._has_own_words else without_first_word(reply)
         if command[0] == b"PTTL":
@@ -163,7 +163,7 @@ def attempt(ask: Callable[[], Any]) -> Any:
 
 
 def without_first_word(error: Exception) -> str:
-    """An error's text without its first word, which redis-py removes."""
+    """Return an error's text without its first word, which redis-py removes."""
     return str(error).removeprefix("ERR ").removeprefix("OOM ")
 
 
@@ -176,7 +176,7 @@ def client(own_server: Server) -> Iterator[Any]:
 @EXAMPLES
 @given(steps=st.lists(st.one_of(commands, commands, st.booleans()), min_size=5, max_size=60))
 def test_a_real_server_says_the_same(client: Any, steps: Sequence[Words | bool]) -> None:
-    """A step that is a bool says whether the memory is full from now on."""
+    """A step that is a bool sets whether the memory is full from now on."""
     client.flushall()
     twins = Twins(client)
     twins.now_us = int(time.time() * 1e6)
@@ -221,7 +221,7 @@ def test_fakeredis_says_the_same_while_time_goes_by(steps: Sequence[Words | int]
         twins.compare_all()
 
 
-# What no comparison shows: edges of time, and what else a master does -------------------------------------------------
+# Cases that no comparison shows: edges of time, and further acts of a master ------------------------------------------
 
 
 @pytest.fixture

@@ -40,10 +40,10 @@ def test_no_master_loses_its_vote_for_a_stranger(until: float | None, now: float
     world.run(now)
     referee.check_votes()
     referee.check_votes()
-    assert len(referee.violations) == is_wrong, "once"
+    assert len(referee.violations) == is_wrong, "a violation is told once"
 
 
-@pytest.mark.filterwarnings("ignore")  # of an even number of masters
+@pytest.mark.filterwarnings("ignore")  # the warning of an even number of masters
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_a_stranger_never_has_a_quorum_where_there_is_no_guard_yet(*, is_guarded: bool) -> None:
     world = World(0)

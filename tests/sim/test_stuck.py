@@ -1,4 +1,4 @@
-"""Clients that live and cannot act: what the simulator does to them, and how long the referee lets the lock wait."""
+"""Clients that live and cannot act: how the simulator stops them, and how long the referee lets the lock wait."""
 
 from random import Random
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ class Game:
         self.world.run(self.world.now + seconds)
 
     def grant(self, call: Call) -> None:
-        """The caller gets the lock, and gives it back at once."""
+        """Give the lock to the caller, which releases it at once."""
         held: Any = SimpleNamespace(
             token=int(1e6 * self.world.now) + 1, owner=b"client:1", deadline=self.world.now, ttl=1.0, renew=True,
             granted_at=self.world.now, remaining=lambda _now: 0.0, keys=SimpleNamespace(lock=LOCK_KEY),
@@ -130,7 +130,7 @@ def test_one_that_is_stuck_costs_no_more_in_all_however_often_the_lock_is_free(g
 
 
 def test_whoever_gets_the_lock_another_one_must_not_have_waited_too_long(game: Game) -> None:
-    """The one that gets it could not act until now."""
+    """The waiter that gets the lock could not act until now."""
     came_late = game.call("stuck")
     game.stick(came_late, BLOCK_LOOP, seconds=8.0)
     game.call("able")
@@ -181,7 +181,7 @@ def test_what_a_blocked_loop_is_to_release_is_free_when_the_loop_turns(game: Gam
     assert game.referee.violations == []
 
 
-# What is done to them -----------------------------------------------------------------------------------------------
+# The stops ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_thread_in_a_long_handler_goes_on_when_that_returns(game: Game) -> None:

@@ -48,7 +48,7 @@ def hold(deadline: float) -> Any:
 
 
 def leases_on(world: World, seconds: list[float | None]) -> Leases:
-    """Leases that each master has given for so many seconds; None: it gave none."""
+    """Return leases that each master has given for so many seconds; None: it gave none."""
     servers = [Server(world, number, Conditions(), rate=1.0, offset=0.0) for number in range(len(seconds))]
     for server, lease in zip(servers, seconds, strict=True):
         if lease is not None:
@@ -75,7 +75,7 @@ def test_a_hold_may_count_for_no_longer_than_a_quorum_keeps_it(kept: list[float 
 
 @pytest.mark.parametrize(("fault_at", "seconds"), [(None, 0.0), (0.2, 0.3), (0.2, 0.8)])
 def test_a_hold_that_could_have_been_renewed_must_not_be_lost(fault_at: float | None, seconds: float) -> None:
-    """Faults may end so late that a renewal may just fail to come: the last of the cases."""
+    """Faults may end so late that a renewal just fails to come: the last of the cases."""
     world = World(0)
     leases, process, lost = leases_on(world, []), Process(world, "one"), hold(TTL_SECONDS)
     leases.see(process, lost)
@@ -91,7 +91,7 @@ def test_a_bad_network_hinders_renewals_until_it_is_healed() -> None:
     bad = Conditions(straggles=0.3, straggle=0.5)
     simulation = Simulation(0, evolve(QUIET, kinds=(), conditions=bad, moves=None, names=0))
     simulation.run()
-    assert simulation.plan.is_quiet, "its conditions are those of the network"
+    assert simulation.plan.is_quiet, "a healed network has the plan's quiet conditions"
     assert simulation.referee.leases.hindered_until == simulation.plan.faults + 2.0
 
 

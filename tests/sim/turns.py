@@ -19,11 +19,11 @@ from sim.cast import Cast
 from sim.plan import Wide
 from sim.referee import COUNT_SECONDS, Referee
 
-STEADY_SECONDS = 200.0  # of true time, for all threads to come to an end when all is healed
-FIRST_LOOKS = 2  # tries before a run begins: at the first, some connections may not be open yet
+STEADY_SECONDS = 200.0  # of true time, for all threads to come to an end after the end of all faults
+FIRST_LOOKS = 2  # tries before a run begins: at the first one, some connections may not be open yet
 FIRST_LOOKS_PAUSE = 0.1  # seconds
 BLOCKED_SECONDS_MAX = 0.1
-EXIT_PART = 0.5  # of the ends of clients are those of their processes, and nobody closes them
+EXIT_PART = 0.5  # of the ends of clients, which are ends of their processes, without a `close`
 CLOSED_MAX = 6  # clients that are closed in one run before its end
 FOREVER = float("inf")
 
@@ -72,10 +72,10 @@ class VirtualGate:
 
 
 class Turns:
-    """Turns of the threads, and for how long they go on.
+    """Turns of the threads, and the time for which they go on.
 
     Attributes:
-        is_healed: whether all faults are healed, so that all threads must come to an end.
+        is_healed: whether all faults are over, so that all threads must come to an end.
     """
 
     def __init__(self, cast: Cast, referee: Referee, calls: Calls) -> None:
@@ -85,17 +85,17 @@ class Turns:
         self._plan = cast.plan
         self._referee = referee
         self._calls = calls
-        self._gates: dict[Process, Any] = {}  # by these, threads that name one ``owner=`` take turns
+        self._gates: dict[Process, Any] = {}  # gates at which threads that name one ``owner=`` take turns
 
     def start(self, made: tuple[Process, VirtualClient]) -> None:
-        """Starts the threads of a client that was just made."""
+        """Start the threads of a client that was just made."""
         process, client = made
         self._referee.meet(process, client._session)
         self._gates[process] = VirtualGate(process)
         self._start(process, partial(self._work, process, self._cast.door_of(process)), process.name)
 
     def go_on(self, process: Process, client: Any, name: str) -> None:
-        """Starts threads of a client whose first ones have ended."""
+        """Start threads of a client whose first ones have ended."""
         self._start(process, partial(self.take_turns, process, client), name)
 
     def _start(self, process: Process, work: Callable[[], object], name: str) -> None:
@@ -103,7 +103,7 @@ class Turns:
             self._cast.workers.append(process.start(work, f"{name}.{number}", waits_without_timer=False))
 
     def meet_child(self, process: Process) -> None:
-        """A process was forked. If threads of one owner take turns, so must the child's."""
+        """Give a forked child gates of its own, if threads of one owner take turns."""
         self._gates[process] = VirtualGate(process)
 
     def _work(self, process: Process, client: Client) -> None:
@@ -118,7 +118,7 @@ class Turns:
         self.take_turns(process, client)
 
     def take_turns(self, process: Process, client: Client) -> None:
-        """The turns of one thread, and when all is healed a last one, in which it must get the lock."""
+        """Take the turns of one thread, and after the end of all faults a last one, in which it must get the lock."""
         random, plan = self._world.random, self._plan
         for _ in itertools.count() if plan.moves else range(plan.turns):
             process.sleep(random.expovariate(1.0) * plan.pause)
@@ -140,13 +140,13 @@ class Turns:
             process.sleep(0.1)
 
     def _close(self, process: Process, client: Any) -> None:
-        """Closes a client, or ends its process, and makes another one, as a program that is run again and again."""
+        """Close a client, or end its process, and make another one, as a program that is run again and again."""
         ends = self._referee.ends
         if process in ends.closing or len(ends.closing) == CLOSED_MAX:
             return
         session, has_door = self._cast.client_of(process)._session, process in self._cast.doors
         ends.closes(process, self._referee.beliefs)
-        is_exit = self._plan.threads == 1 and self._world.random.random() < EXIT_PART  # it waits for all other threads
+        is_exit = self._plan.threads == 1 and self._world.random.random() < EXIT_PART  # an exit waits for other threads
         self._referee.struck(process.name, "exit" if is_exit else "close", 0.0)
         if is_exit:
             if has_door:
@@ -160,7 +160,7 @@ class Turns:
         self.start(self._cast.make_client(f"client-{len(self._cast.processes)}", has_loop=has_door))
 
     def _timeout(self) -> float:
-        """The seconds for which the next acquire waits."""
+        """Return the seconds for which the next acquire waits."""
         left = self._plan.ends_at - self._world.now
         return left if left > 0 else self._world.random.choice(self._plan.timeouts)
 
@@ -173,7 +173,7 @@ class Turns:
         return self.is_healed and not self._plan.is_calm
 
     def _use_others(self, client: Client, count: int) -> None:
-        """Uses so many other locks for a moment."""
+        """Use so many other locks for a moment."""
         for number in range(count):
             with contextlib.suppress(RelockError):
                 other = client.lock(f"other-{number}")
@@ -240,7 +240,7 @@ class Turns:
                 self._leave(belief, levels)
 
     def _nest(self, belief: Belief) -> int:
-        """Takes one more level; returns how many were added: none if it was interrupted."""
+        """Take one more level; return how many were added: none if it was interrupted."""
         begin, before = belief.process.local(), belief.hold.ttl
         lock = self._cast.lock(self._cast.door_of(belief.process)) if self._plan.wide else belief.lock
         try:
@@ -285,9 +285,9 @@ class Turns:
             self._referee.ensured(belief, begin, seconds)
 
     def _stay(self, belief: Belief, stay: float, levels: int) -> None:
-        """Stays, and checks the hold. If it may stay for ever, it goes when the hold is lost, or was renewed for long.
+        """Stay, and check the hold. A stay without an end is over when the hold is lost, or was renewed for long.
 
-        When all is healed it stays no longer, because others must have their last turns.
+        After the end of all faults the holder stays no longer, because others must have their last turns.
         """
         process, lock = belief.process, belief.lock
         until = process.local() + min(stay, 3 * self._plan.longest)
@@ -302,7 +302,7 @@ class Turns:
                 return
 
     def _block(self, actor: Actor | None) -> None:
-        """A loop may stand still longer than masters may be silent, and less long than others wait."""
+        """Let a loop stand still for longer than masters may be silent, and for less than others wait."""
         if actor is not None and 2 * self._plan.node_timeout <= BLOCKED_SECONDS_MAX:
             actor.block(2 * self._plan.node_timeout)
 
