@@ -1,4 +1,4 @@
-"""Clients for the tests against real servers, and what several of them do to these."""
+"""Clients for the tests against real servers, and further fixtures that several of them use."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ NODE_TIMEOUT = 5.0  # seconds, by default in these tests: a busy machine must no
 
 @pytest.fixture
 def connect() -> Iterator[Callable[..., Client]]:
-    """Makes clients, and closes them at the end of the test."""
+    """Make clients, and close them at the end of the test."""
     made: list[Client] = []
 
     def connect(url: Any, **options: Any) -> Client:
@@ -45,14 +45,14 @@ def client(connect: Callable[..., Client], server: Deployment) -> Client:
 
 @pytest.fixture
 def alarms() -> Iterator[None]:
-    """SIGUSR1 raises `support.alarms.AlarmError` in the main thread."""
+    """Let SIGUSR1 raise `support.alarms.AlarmError` in the main thread."""
     with alarms_on(signal.SIGUSR1):
         yield
 
 
 @pytest.fixture
 def tls(start_server: Callable[..., Server], tmp_path: Path) -> Tls:
-    """The TLS port of a server that was started for it."""
+    """The TLS port of a server that was started for the test."""
     made = Tls(tmp_path / "tls")
     with skipped_without_tls():
         made.server = start_server(*made.arguments)

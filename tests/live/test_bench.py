@@ -1,4 +1,4 @@
-"""`relock bench`, as a process: what it shows, and that nothing stays behind. These tests do not judge its speed."""
+"""`relock bench`, as a process: its output, and that nothing stays behind. These tests do not judge its speed."""
 
 import signal
 import subprocess
@@ -19,7 +19,7 @@ from relock.cli._bench.crew import CrewFailedError, Program, play, start
 from relock.cli._bench.floor.floor import NO_HIREDIS
 from relock.cli._bench.work import Job
 
-TTL_MS_MAX = 6_500  # of a key that is left: the lease of 5 s, and a second more
+TTL_MS_MAX = 6_500  # of a leftover key: the lease of 5 s, and a second more
 HOUR_OF_SIX = ["--seconds", "0.3", "--workers", ",".join(["6"] * 200)]
 needs_hiredis = pytest.mark.skipif(find_spec("hiredis") is None, reason="without hiredis there is no floor")
 # Begins as in the foreground of a terminal, wherever the tests run.
@@ -100,7 +100,7 @@ def test_ctrl_c_ends_it_and_its_workers_and_leaves_nothing_for_long(
     with (tmp_path / "output").open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment(server.url))
     try:
-        until(lambda: server.cli("KEYS", b"lock:{" + key), within=WITHIN, what="it is at work")
+        until(lambda: server.cli("KEYS", b"lock:{" + key), within=WITHIN, what="the benchmark is at work")
         process.send_signal(signal.SIGINT)
         assert process.wait(WITHIN) == 128 + signal.SIGINT
     finally:
@@ -111,7 +111,7 @@ def test_ctrl_c_ends_it_and_its_workers_and_leaves_nothing_for_long(
     assert not [key for key in leftovers(server) if b":floor" in key]
 
 
-# What it is made of ---------------------------------------------------------------------------------------------------
+# Its parts ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_workers_hand_over_until_they_are_told_to_end(server: Server, name: str,
     played = play([(program, job(server, name, processes=2, threads=2))], seconds=2.0)
     assert {turn.worker for turn in played.turns} == {0, 1, 2, 3}
     assert (played.figures.overlaps, played.figures.out_of_order) == (0, 0)
-    assert all(key.endswith(b":token") for key in leftovers(server)), "nobody holds it, and nobody waits"
+    assert all(key.endswith(b":token") for key in leftovers(server)), "the lock is free and without waiters"
 
 
 def test_an_interrupted_job_ends_with_everybodys_next_turn(server: Server, name: str, program: Program) -> None:
@@ -140,7 +140,7 @@ def test_an_interrupted_job_ends_with_everybodys_next_turn(server: Server, name:
     with pytest.raises(KeyboardInterrupt):
         play([(program, job(server, name, processes=3))], seconds=3600, look=look)
     assert time.monotonic() - begin < WITHIN
-    assert all(key.endswith(b":token") for key in leftovers(server)), "nobody holds it, and nobody waits"
+    assert all(key.endswith(b":token") for key in leftovers(server)), "the lock is free and without waiters"
     again = play([(program, job(server, name, processes=2))], seconds=1.5)
     assert {turn.worker for turn in again.turns} == {0, 1}
 

@@ -44,7 +44,7 @@ def test_workers_of_a_floor_take_turns_one_at_a_time(server: Server, name: str, 
     played = play([(program, job)], seconds=2.0)
     assert {turn.worker for turn in played.turns} == {0, 1, 2, 3}
     assert played.figures.overlaps == 0
-    assert server.cli("EXISTS", *floor_keys(job)[:3]) == 0, "nobody has it, and nobody waits"
+    assert server.cli("EXISTS", *floor_keys(job)[:3]) == 0, "the lock is free and without waiters"
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_several_masters_have_a_floor_of_pairs_and_say_why_there_is_no_other(
 
 
 def rights() -> list[str]:
-    """Return relock's own rights, as the page about them has them."""
+    """Return relock's own rights, as the page about them lists them."""
     (texts,) = re.findall(r"```text\n(.*?)```", ACL_PAGE.read_text(), re.DOTALL)
     return str(texts).split()
 
@@ -163,7 +163,7 @@ def rights_of_the_floor() -> list[str]:
 
 @pytest.fixture
 def limited(server: Server) -> Iterator[str]:
-    """The URL of a user who may do what relock needs, and nothing else."""
+    """Yield the URL of a user with exactly the rights that relock needs."""
     server.cli(*rights())
     yield f"redis://relock:CHANGE-ME@127.0.0.1:{server.port}/0"
     server.cli("ACL", "DELUSER", "relock")

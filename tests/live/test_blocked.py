@@ -1,4 +1,4 @@
-"""A log handler, a callback or a `showwarning` of the user's that never returns blocks nothing else."""
+"""Log handlers, callbacks and a `showwarning` of the user that never return, and that block nothing else."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ from relock._runtime.machine import THREADS
 Connect = Callable[..., Client]
 
 WITHIN = 20.0
-LONG = 120.0  # how long a call hangs, unless the test ends before
+LONG = 120.0  # for which a call hangs, unless the test ends before
 TTL = 4.5
 
 
@@ -51,7 +51,7 @@ def hanging() -> Iterator[Hanging]:
 
 @pytest.fixture(params=[("relock", logging.WARNING), ("relock", logging.DEBUG), ("relock.events", logging.WARNING)])
 def hanging_log(hanging: Hanging, request: pytest.FixtureRequest) -> Iterator[Hanging]:
-    """Log that hangs from its first record on."""
+    """Make the log hang from its first record on."""
     name, level = request.param
     logger, handler = logging.getLogger(name), HangingHandler(hanging)
     before = logger.level
@@ -64,7 +64,7 @@ def hanging_log(hanging: Hanging, request: pytest.FixtureRequest) -> Iterator[Ha
 
 
 def check_that_all_goes_on(client: Client, other: Client, proxy: Proxy, name: str, hanging: Hanging) -> None:
-    """A hold is lost, and the call that tells of it never returns. Everything else goes on.
+    """Check that everything goes on though a hold is lost, and the call that tells the loss never returns.
 
     `client` is behind `proxy`.
     """
@@ -72,8 +72,8 @@ def check_that_all_goes_on(client: Client, other: Client, proxy: Proxy, name: st
     assert kept.acquire(timeout=WITHIN)
     assert lost.acquire(timeout=WITHIN)
     assert other.force_release(lost.name)
-    assert hanging.reached.wait(WITHIN), "it is told, and that hangs"
-    until(lambda: client.statistics().losses, within=WITHIN, what="it is lost")
+    assert hanging.reached.wait(WITHIN), "the loss is told, by a call that hangs"
+    until(lambda: client.statistics().losses, within=WITHIN, what="the hold is lost")
     renewals = client.statistics().renewals
     until(lambda: client.statistics().renewals >= renewals + 2, within=WITHIN, what="renewals go on")
     assert kept.owned()
@@ -83,7 +83,7 @@ def check_that_all_goes_on(client: Client, other: Client, proxy: Proxy, name: st
 
 
 def check_that_an_attempt_is_undone(client: Client, other: Client, proxy: Proxy, name: str) -> None:
-    """The reply to the attempt is lost; the lease that it may have would last for a minute."""
+    """Check that an attempt is undone whose reply is lost; its lease would last for a minute."""
     fault = proxy.swallow_reply(calls_script("acquire"))
 
     def attempt() -> None:
@@ -93,7 +93,7 @@ def check_that_an_attempt_is_undone(client: Client, other: Client, proxy: Proxy,
     trying = threading.Thread(target=attempt)
     trying.start()
     assert fault.done.wait(WITHIN)
-    until(lambda: not other.lock(f"{name}-tried").locked(), within=WITHIN, what="what nobody heard of is undone")
+    until(lambda: not other.lock(f"{name}-tried").locked(), within=WITHIN, what="the grant without a reply is undone")
     trying.join(WITHIN)
     assert not trying.is_alive()
 
@@ -108,9 +108,9 @@ def check_that_waiters_are_woken(client: Client, other: Client, name: str) -> No
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    until(lambda: len(other.info(f"{name}-queue").queue) == 1, within=WITHIN, what="it waits")
+    until(lambda: len(other.info(f"{name}-queue").queue) == 1, within=WITHIN, what="a caller waits")
     first.release()
-    assert served.wait(WITHIN), "whoever waits is woken, and gets it"
+    assert served.wait(WITHIN), "the waiter is woken, and gets the lock"
     waiter.join(WITHIN)
     assert not waiter.is_alive()
 
@@ -139,7 +139,7 @@ def test_a_callback_for_losses_that_never_returns(
     client, other = connect(proxy.url, ttl=TTL, on_lost=hanging, on_event=events.append), connect(server.url)
     check_that_all_goes_on(client, other, proxy, name, hanging)
     until(lambda: "Lost" in {type(event).__name__ for event in events}, within=WITHIN, what="the event is told")
-    until(lambda: "Lost(lock=" in caplog.text, within=WITHIN, what="it is logged")
+    until(lambda: "Lost(lock=" in caplog.text, within=WITHIN, what="the text is logged")
     check_that_it_closes(client)
 
 
@@ -150,7 +150,7 @@ def test_a_callback_for_events_that_never_returns(
     client, other = connect(proxy.url, ttl=TTL, on_lost=losses.append, on_event=hanging), connect(server.url)
     check_that_all_goes_on(client, other, proxy, name, hanging)
     until(lambda: losses, within=WITHIN, what="the loss is told")
-    until(lambda: "Lost(lock=" in caplog.text, within=WITHIN, what="it is logged")
+    until(lambda: "Lost(lock=" in caplog.text, within=WITHIN, what="the text is logged")
     check_that_it_closes(client)
 
 
@@ -171,7 +171,7 @@ def hanging_warnings(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> Itera
 def test_a_warning_that_never_returns_leaves_the_caller_its_hold(
     hanging_warnings: Hanging, start_server: Callable[..., Server], connect: Connect, name: str
 ) -> None:
-    """The caller is warned when it has the lock. The watchdog renews the lock, and other threads go on."""
+    """The caller gets its warning once it has the lock. The watchdog renews the lock, and other threads go on."""
     server = start_server("--maxmemory-policy", "allkeys-lru")
     client = connect(server.url, ttl=TTL)
     done = threading.Event()
@@ -183,7 +183,7 @@ def test_a_warning_that_never_returns_leaves_the_caller_its_hold(
     holder = threading.Thread(target=hold)
     holder.start()
     assert hanging_warnings.reached.wait(WITHIN)
-    until(lambda: client.statistics().renewals >= 2, within=WITHIN, what="it is renewed")
+    until(lambda: client.statistics().renewals >= 2, within=WITHIN, what="the hold is renewed")
     with client.lock(f"{name}-other", timeout=WITHIN):
         assert client.statistics().held == 2
     hanging_warnings.over.set()
@@ -195,7 +195,7 @@ def test_a_warning_that_never_returns_leaves_the_caller_its_hold(
 def test_what_a_background_thread_finds_to_warn_of_keeps_it_from_nothing(
     hanging_warnings: Hanging, start_server: Callable[..., Server], connect: Connect, name: str
 ) -> None:
-    """The third of three masters may evict; the reconnector finds that, and must open other connections later."""
+    """The third of three masters may evict keys; the reconnector finds that, and must open other connections later."""
     servers = [start_server(), start_server(), start_server("--maxmemory-policy", "allkeys-lru")]
     client = connect(Urls([server.url for server in servers], 0.0), ttl=TTL, restart_guard=0)
     third = servers[2]
@@ -204,7 +204,7 @@ def test_what_a_background_thread_finds_to_warn_of_keeps_it_from_nothing(
         with client.lock(name, timeout=WITHIN):
             return bool(third.cli("EXISTS", f"lock:{{{name}}}"))
 
-    until(lambda: reaches_the_third() and hanging_warnings.reached.is_set(), within=WITHIN, what="it is warned of")
+    until(lambda: reaches_the_third() and hanging_warnings.reached.is_set(), within=WITHIN, what="the warning is given")
     third.cli("CLIENT", "KILL", "TYPE", "normal")
     until(reaches_the_third, within=WITHIN, what="another connection is there")
 
@@ -219,6 +219,6 @@ def test_a_warning_that_is_an_error_leaves_no_hold(
         with pytest.raises(RelockWarning, match="noeviction"):
             client.lock(name).acquire()
         assert not client.lock(name).owned()
-        until(lambda: not server.cli("EXISTS", f"lock:{{{name}}}"), within=WITHIN, what="it is undone")
+        until(lambda: not server.cli("EXISTS", f"lock:{{{name}}}"), within=WITHIN, what="the grant is undone")
         with client.lock(name, timeout=WITHIN) as lock:
             assert lock.owned()

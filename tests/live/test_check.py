@@ -1,4 +1,4 @@
-"""`Client.check`: what is wrong with these masters, in words."""
+"""`Client.check`: it tells the faults of these masters in words."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ RIGHTS = ("on", "nopass", "~*", "+@all")
 def test_a_user_who_hears_or_sends_no_message_is_told(
     server: Server, connect: Callable[..., Client], rights: tuple[str, ...], command: str
 ) -> None:
-    """No call fails without PUBLISH, so nothing else says so."""
+    """No call fails without PUBLISH, so no error would tell that."""
     server.cli("ACL", "SETUSER", "limited", "reset", *RIGHTS, *rights)
     try:
         client = connect(f"redis://limited:x@127.0.0.1:{server.port}")
@@ -49,7 +49,7 @@ def test_a_server_without_publish_is_told_of_once(
 
 
 def test_looking_whether_one_may_subscribe_is_no_subscription_of_the_clients(client: Client, server: Server) -> None:
-    """A client that only looks like a listener would make a release wake nobody."""
+    """A client that only seems to listen would make a release wake no other waiter."""
     with client.lock("a"):
         assert client.check() == ()
     assert server.cli("PUBSUB", "CHANNELS") == []
@@ -86,7 +86,7 @@ def test_where_info_is_refused_no_two_masters_are_taken_for_one(
         one.cli("ACL", "SETUSER", "blind", "reset", *RIGHTS, "&*", "-info")
         urls.append(f"redis://blind:x@127.0.0.1:{one.port}")
     try:
-        with pytest.warns(RelockWarning):  # of INFO, and of the number
+        with pytest.warns(RelockWarning):  # one of INFO, and one of the number
             problems = connect(urls, restart_guard=0).check()
         assert all("INFO" in problem for problem in problems)
         assert len(problems) == 2

@@ -1,4 +1,4 @@
-"""`relock guard`, and what `relock doctor` and the warning say of a guard that was set by mistake."""
+"""`relock guard`, and the reports of `relock doctor` and of the warning about a guard that was set by mistake."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from relock import Client, QuorumError, RelockWarning
 
 Connect = Callable[..., Client]
 LONG = 600.0
-PART = LONG * 1.02  # the guard has something to spare for clocks that run at different rates
+PART = LONG * 1.02  # with the allowance for clocks that run at different rates
 
 
 def relock(*words: str, nodes: str, answer: str = "") -> "subprocess.CompletedProcess[str]":
@@ -38,7 +38,7 @@ def masters(done: "subprocess.CompletedProcess[str]") -> list[dict[str, Any]]:
 
 @pytest.fixture
 def careless(own_server: Server, connect: Connect) -> Client:
-    """A client that has set a guard of ten minutes where nobody else has one."""
+    """A client that has set a guard of ten minutes, unlike all others."""
     client = connect(own_server.url, restart_guard=LONG, node_timeout=9.0)  # a slow machine answers, too
     with pytest.raises(QuorumError):
         client.lock("a").acquire(blocking=False)
@@ -87,7 +87,7 @@ def test_a_script_lowers_without_a_question(own_server: Server, careless: Client
     assert (done.returncode, done.stderr) == (0, "")
     assert "its guard was ended" in done.stdout
     lock = careless.lock("a")
-    assert lock.acquire(blocking=False), "a client that knows the larger guard goes on, and writes it again"
+    assert lock.acquire(blocking=False), "a client that knows the larger guard writes it again"
     assert masters(relock("guard", "--json", nodes=own_server.url))[0]["guard_seconds"] == PART
 
 

@@ -1,4 +1,4 @@
-"""`relock status`, `ls`, `release` and `doctor`, in the process of the tests, and in some of their own."""
+"""`relock status`, `ls`, `release` and `doctor`, in the process of the tests, and in processes of their own."""
 
 import json
 import os
@@ -87,7 +87,7 @@ def test_every_output_takes_what_its_encoding_lacks(server: Server, client: Clie
     where = {"nodes": server.url, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
     client.lock(name, owner="→").acquire()
     shown = relock_bytes("ls", **where).stdout
-    if encoding == "latin-1":  # for an ASCII output click writes UTF-8
+    if encoding == "latin-1":  # click writes UTF-8 to an ASCII output
         assert "-\\u043a\\u043b\\u044e\\u0447\\u2192é\n" in shown.decode(encoding)
     for words in (
         *(("status", name), ("doctor", "--prefix", name), ("run", name, "--no-wait", "true")),
@@ -241,7 +241,7 @@ def test_a_right_that_is_missing_is_named(own_server: Server, denied: str, check
 
 
 def test_a_refused_publish_is_named_once(own_server: Server) -> None:
-    """The scripts do without it; that no wake-up comes then is nothing to be found besides."""
+    """The scripts work without PUBLISH, so missing wake-ups are no second problem."""
     own_server.cli("ACL", "SETUSER", "limited", "on", f">{SECRET}", "~*", "&*", "+@all", "-publish")
     environment = {"RELOCK_USERNAME": "limited", "RELOCK_PASSWORD": SECRET}
     _, found = doctor(f"redis://127.0.0.1:{own_server.port}", **environment)

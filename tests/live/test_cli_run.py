@@ -22,7 +22,7 @@ from support.until import until
 from relock import Client
 
 WITHIN = 30.0
-# They sleep, and do not pause: a signal that comes just before the pause would not end it.
+# They sleep in short steps, and do not pause: a signal that comes just before the pause would not end it.
 PATIENT_CHILD = "import time; print('ready', flush=True); time.sleep(3600)"
 # Their handlers write without Python's buffers: a handler that runs within a print must not print.
 OBEDIENT_CHILD = """
@@ -60,14 +60,14 @@ Start = Callable[..., Popen]
 
 
 def begin() -> None:
-    """Set, in the new process, what a shell gives a foreground process. One in the background ignores SIGINT."""
+    """Set, in the new process, the signals of a foreground process. One in the background ignores SIGINT."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts `relock ...` with the URL of a server in the environment."""
+    """Start `relock ...` with the URL of a server in the environment."""
     started: list[Popen] = []
 
     def start(url: str, *words: str, stderr: int = subprocess.PIPE) -> Popen:
@@ -107,7 +107,7 @@ def child_of(process: Popen) -> int:
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether the process has ended; the process's new parent may not have reaped it yet."""
+    """Return whether the process has ended; perhaps its new parent has not reaped it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -121,7 +121,7 @@ def test_two_commands_exclude_each_other_and_the_second_waits(
     os.mkfifo(gate)
     first = start(server.url, "run", name, "--", "sh", "-c", f"echo in; cat {gate}; echo out")
     assert line(first) == "in"
-    # Longer than it takes to look whether the lock can be kept: it is handed over with a short lease.
+    # Longer than the look whether the lock can be kept, because the hold is handed over with a short lease.
     second = start(server.url, "run", name, "--", "sh", "-c", "sleep 0.5; echo in")
     until(lambda: len(client.info(name).queue) == 1, within=WITHIN, what="the second one is queued")
     assert second.poll() is None
@@ -135,7 +135,7 @@ def test_two_commands_exclude_each_other_and_the_second_waits(
 def test_a_wait_for_new_masters_says_how_long_it_takes(
     start: Start, start_server: Callable[..., Masters], name: str
 ) -> None:
-    """Waits with the default ttl take half a minute, in which nothing else is shown."""
+    """Waits with the default ttl take half a minute, in which nothing else is printed."""
     urls = " ".join(start_server().url)
     first = start(urls, "run", name, "--ttl", "1", "--", "true")
     told = first.communicate(timeout=WITHIN)[1]
@@ -147,7 +147,7 @@ def test_a_wait_for_new_masters_says_how_long_it_takes(
         said: str = start(urls, "run", name, "--ttl", "1", "--", "true").communicate(timeout=WITHIN)[1]
         return said
 
-    # The last master may have been asked later than the two that are a quorum, and then has its vote later.
+    # The third master may have been asked later than the other two, which are a quorum, and has its vote later then.
     until(lambda: "has no vote" not in said_next(), within=WITHIN, what="the next command has nothing to wait for")
 
 
@@ -237,7 +237,7 @@ def test_a_wait_ends_with_a_signal_and_leaves_nothing_in_the_queue(
 ) -> None:
     with client.lock(name):
         process = start(server.url, "run", name, "--", "echo", "ran")
-        until(lambda: len(client.info(name).queue) == 1, within=WITHIN, what="it is queued")
+        until(lambda: len(client.info(name).queue) == 1, within=WITHIN, what="the caller is queued")
         process.send_signal(signum)
         out, err = process.communicate(timeout=WITHIN)
         assert client.info(name).queue == ()
@@ -258,7 +258,7 @@ def test_a_relock_that_is_killed_while_it_waits_leaves_no_process(
 ) -> None:
     with client.lock(name):
         process = start(server.url, "run", name, "--", "echo", "ran")
-        until(lambda: len(client.info(name).queue) == 1, within=WITHIN, what="it is queued")
+        until(lambda: len(client.info(name).queue) == 1, within=WITHIN, what="the caller is queued")
         child = child_of(process)
         process.kill()
         until(lambda: has_ended(child), within=WITHIN, what="the child has ended")
@@ -320,7 +320,7 @@ def test_a_command_whose_lock_cannot_be_renewed_is_ended_before_the_lease(
     _, err = process.communicate(timeout=WITHIN)
     assert process.returncode == 79
     assert last in err
-    if last == "SIGTERM":  # that SIGKILL comes in time too is shown over virtual time, where 50 ms are 50 ms
+    if last == "SIGTERM":  # the simulator shows that SIGKILL comes in time, too, to 50 ms
         assert seconds < 6.0
 
 
@@ -374,7 +374,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(server: Server, client: C
         assert line(process) == "ready"
         os.write(controller, b"\x03")
         assert line(process) == "interrupted"
-        process.terminate()  # after all that relock would have passed on
+        process.terminate()  # after every signal that relock would have passed on
         assert process.communicate(timeout=WITHIN)[0] == "end\n"
         assert process.returncode == 3
     finally:
@@ -391,9 +391,9 @@ def use_terminal(terminal: int) -> None:
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
 
-# Nobody reads what relock writes --------------------------------------------------------------------------------------
+# Output that nothing reads --------------------------------------------------------------------------------------------
 
-# It holds the file for as long as it lives, by the kernel's word, and says so unless somebody else holds it.
+# Holds the file for as long as it lives, by the kernel's lock, and tells whether another process holds it.
 ALONE_CHILD = """
 import fcntl, os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -412,7 +412,7 @@ if sys.argv[2] == 'stay':
 
 @pytest.fixture(params=["pipe", "terminal"])
 def unread(request: pytest.FixtureRequest) -> Iterator[int]:
-    """An output that takes no more: a full pipe, or a terminal whose user has pressed Ctrl-S."""
+    """An output that takes no more bytes: a full pipe, or a terminal whose user has pressed Ctrl-S."""
     reader, writer = os.pipe() if request.param == "pipe" else pty.openpty()
     if request.param == "pipe":
         os.set_blocking(writer, False)
@@ -442,7 +442,7 @@ def test_a_lost_lock_ends_the_command_though_nobody_reads_what_is_said_of_it(
 def test_two_commands_never_run_side_by_side_though_nobody_reads_what_is_said(
     start: Start, own_server: Server, name: str, unread: int, tmp_path: Path
 ) -> None:
-    """The first one can't renew the lock, and nobody reads what it says; then the server is there for the next one."""
+    """The first command can't renew the lock, and its output is not read; then the server is back for the next."""
     words = "run", name, "--ttl", "3", *python(ALONE_CHILD, str(tmp_path / "held"))
     first = start(own_server.url, *words, "stay", stderr=unread)
     assert line(first) == "alone"

@@ -26,22 +26,22 @@ from relock import Client, ConfigurationError, MasterDown, QuorumError, ReleaseU
 
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 CLUSTER_RIGHTS = ("+cluster|slots", "+asking")
-HEARTBEAT_SECONDS = 2.5  # a waiter that nobody wakes looks again only after this time
-LEASE_SECONDS = 30.0  # and without heartbeats, only after this time
-MOVE_SECONDS = 5.0  # within this time a waiter that was deaf has had its turn
+HEARTBEAT_SECONDS = 2.5  # after which a waiter without a message looks again
+LEASE_SECONDS = 30.0  # after which it looks again without heartbeats
+MOVE_SECONDS = 5.0  # within which a waiter that was deaf has had its turn
 BACKOFF_SECONDS_MAX = 1.0  # the longest sleep between two looks while no node answers
 
 
 @pytest.fixture
 def own_cluster(server_kind: str) -> Iterator[ClusterOfServers]:
-    """Three masters that a test may kill; the others find out within a second or two."""
+    """Three masters that a test may kill; the others notice within a second or two."""
     cluster = ClusterOfServers(server_kind, find_servers()[server_kind], node_timeout_ms=1000)
     yield cluster
     cluster.close()
 
 
 def one_name_each(cluster: ClusterOfServers, name: str) -> list[str]:
-    """A lock's name for each of the nodes that have slots, in their order."""
+    """Return a lock's name for each of the nodes that have slots, in their order."""
     found: dict[int, str] = {}
     for number in range(30):
         found.setdefault(cluster.owner(f"{name}-{number}").port, f"{name}-{number}")
@@ -80,7 +80,7 @@ def test_each_lock_is_on_the_node_that_has_its_slot(
 def test_each_node_has_as_many_connections_as_there_may_be_and_knows_whose_they_are(
     cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
-    """Each node has a line of its own: calls to the others go on while one has none to spare."""
+    """Each node has a queue of its own: calls to the others go on while no connection to one is free."""
     client = connect(cluster.url, max_connections=1, node_timeout=5.0)
     names = one_name_each(cluster, name)
     for one in names:
@@ -116,13 +116,13 @@ def test_waiters_are_woken_in_their_order_whichever_nodes_they_listen_at(
 
     looker = connect(cluster.url)
     for number in range(6):
-        # Each client asks another node first, and listens at another one.
+        # Each client asks another node first, and subscribes at another one.
         client = connect(cluster.url_by(cluster.members[number % 3]))
         for _ in range(number):
             client._session.masters[0].opener.raw_connection()
         threads.append(threading.Thread(target=wait, args=(number, client)))
         threads[-1].start()
-        until(lambda: len(looker.info(name).queue) == len(threads), within=10, what="it waits")
+        until(lambda: len(looker.info(name).queue) == len(threads), within=10, what="a caller waits")
     with without_heartbeats():
         released_at = time.monotonic()
         holder.release()
@@ -151,7 +151,7 @@ def test_a_waiter_that_has_died_keeps_its_turn_until_it_is_overdue(
 
     thread = threading.Thread(target=wait)
     thread.start()
-    until(lambda: len(client.info(name).queue) == 2, within=10, what="it waits behind the dead")
+    until(lambda: len(client.info(name).queue) == 2, within=10, what="the live waiter is behind the dead")
     began = time.monotonic()
     lock.release()
     thread.join()
@@ -278,7 +278,7 @@ def test_a_cluster_is_reached_over_tls(
         cluster.close()
 
 
-# What can't work ------------------------------------------------------------------------------------------------------
+# Clusters that can't work ---------------------------------------------------------------------------------------------
 
 
 def test_a_guard_is_refused(cluster: ClusterOfServers) -> None:
@@ -350,12 +350,12 @@ def test_a_hold_goes_on_while_its_slot_moves(
     lock = client.lock(move.names[0])
     lock.acquire()
     move.begin()
-    renewals(client, 2)  # its keys are where they were
+    renewals(client, 2)  # while its keys are where they were
     move.move_keys(key(move.names[0]))
-    time.sleep(2.2)  # they are on two nodes, and a renewal is due: it is refused, and tried again
+    time.sleep(2.2)  # the keys are on two nodes, and a renewal is due: it is refused, and tried again
     assert lock.owned()
     move.move_keys(f"{key(move.names[0])}:token")
-    renewals(client, 2)  # they are where the slot is about to be
+    renewals(client, 2)  # while the keys are where the slot is about to be
     with client.lock(move.names[0]) as nested:
         assert nested.hold_count == 2
     move.finish()
@@ -370,7 +370,7 @@ def test_a_hold_goes_on_while_its_slot_moves(
 def test_a_lock_is_released_while_its_slot_moves(
     cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
-    """The client releases it at once; the node, as soon as it has all the keys. So no waiter waits for the lease."""
+    """The client gives the lock up at once, and the node once it has all keys. So no waiter waits for the lease."""
     move = Move(cluster, name)
     events: list[Any] = []
     client = connect(cluster.url, ttl=30.0, on_event=events.append)
@@ -380,7 +380,7 @@ def test_a_lock_is_released_while_its_slot_moves(
     move.move_keys(key(move.names[0]))
     lock.release()
     assert not lock.owned()
-    until(lambda: any(isinstance(event, ReleaseUnconfirmed) for event in events), within=5, what="it is told")
+    until(lambda: any(isinstance(event, ReleaseUnconfirmed) for event in events), within=5, what="the event is told")
     move.finish()
     until(lambda: move.target.cli("EXISTS", key(move.names[0])) == 0, within=5, what="the hold is gone there")
 
@@ -420,7 +420,7 @@ def test_a_slot_that_has_moved_is_found_at_once_and_looked_for_only_once(
         pass
     move.begin()
     move.finish()
-    assert client.lock(move.names[1]).acquire(blocking=False)  # MOVED, and sent on
+    assert client.lock(move.names[1]).acquire(blocking=False)  # the node redirects it by MOVED
     before = move.source.calls().get("evalsha", 0)
     for one in (move.names[0], move.names[2]):
         with client.lock(one):
@@ -440,7 +440,7 @@ def test_a_waiter_goes_on_after_its_slot_has_moved(
     acquired: list[bool] = []
     thread = threading.Thread(target=lambda: acquired.append(other.lock(move.names[0]).acquire(timeout=30)))
     thread.start()
-    until(lambda: len(client.info(move.names[0]).queue) == 1, within=10, what="it waits")
+    until(lambda: len(client.info(move.names[0]).queue) == 1, within=10, what="a caller waits")
     move.begin()
     move.finish()
     assert not acquired
@@ -517,7 +517,8 @@ def test_a_node_that_hangs_costs_only_the_locks_in_its_slots(
             time.sleep(0.05)
         assert locks[0].owned()
         assert locks[1].owned()
-        # Nobody waited for it: else each time would be a node timeout, as only some are on a busy machine.
+        # No call waited for the sick node: else each time would be a node timeout, which only some are on a busy
+        # machine.
         assert statistics.median(times) < 1.5
         assert any(str(sick.port) in problem for problem in client.check())
     finally:
@@ -551,7 +552,7 @@ def test_a_replica_that_takes_over_is_found(
 def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
     own_cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
-    """A subscriber of the old master hears what is published at the new one, as at every node."""
+    """Subscribers of the old master hear messages that are published at the new one, as at every node."""
     resigns = own_cluster.owner(name)
     replica = own_cluster.add_replica(resigns)
     holder, waiting, others = (connect(own_cluster.url, node_timeout=1.0) for _ in range(3))
@@ -568,7 +569,7 @@ def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
     crowd.end()
     assert crowd.room.together == []
     assert crowd.room.lost == []
-    assert late == [], f"all who waited were served, among {served} turns"
+    assert late == [], f"all waiters were served, among {served} turns"
 
 
 def test_min_replicas_counts_those_of_the_node_that_has_the_slot(

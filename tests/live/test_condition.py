@@ -20,7 +20,7 @@ from relock._core.hold import Hold
 pytestmark = pytest.mark.every_quorum
 
 Connect = Callable[..., Client]
-LONG = 60.0  # seconds that nothing here must take
+LONG = 60.0  # seconds that nothing here may take
 
 
 def over(lock: Any) -> threading.Condition:
@@ -37,7 +37,7 @@ def until_waiting(condition: threading.Condition, count: int = 1) -> None:
 
 
 def line_of(thread: int) -> str:
-    """The line of source at which a thread is, without what it calls in C."""
+    """Return the line of source that a thread executes, without the functions in C that it calls."""
     frame = sys._current_frames()[thread]
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
@@ -61,7 +61,7 @@ class Waiter:
 
 
 def check_that_one_notify_reaches_one_waiter(condition: threading.Condition) -> None:
-    """No other waiter may be on the list, or it would get the notify."""
+    """Check that no other waiter is on the list, which would get the notify."""
     alive = Waiter(condition)
     until_waiting(condition)
     with condition:
@@ -73,7 +73,7 @@ def check_that_one_notify_reaches_one_waiter(condition: threading.Condition) -> 
 def test_a_condition_says_that_the_hold_was_lost(
     client: Client, name: str, use: Callable[[threading.Condition], object]
 ) -> None:
-    """Losses are reported also if they are known already, and the caller could be taken for one without a hold."""
+    """Losses are reported even if they are known already, and the caller could pass for one without a hold."""
     lock = client.lock(name)
     condition = over(lock)
     lock.acquire()
@@ -89,7 +89,7 @@ def test_a_condition_says_that_the_hold_was_lost(
     assert waiters(condition) == 0
 
 
-# A hold that was lost before the wait gave it up ---------------------------------------------------------------------
+# A hold that was lost before the wait gave it up ----------------------------------------------------------------------
 
 
 def notify_it(condition: threading.Condition) -> threading.Thread:
@@ -119,7 +119,9 @@ def test_a_loss_that_a_wait_finds_is_raised_by_what_comes_after_it(
             notifiers.extend([notify_it(condition)] if notified else [])
             assert condition.wait(LONG if notified else 0.05) is notified
             assert waiters(condition) == 0
-            assert str(client.info(name).owner).startswith(client._session.client_id), "what runs now has the lock"
+            assert str(client.info(name).owner).startswith(client._session.client_id), (
+                "the code after the wait has the lock"
+            )
             assert not other.acquire(blocking=False)
             assert lock.lost
             assert not lock.owned()
@@ -151,7 +153,7 @@ def test_each_level_of_a_hold_that_a_wait_found_lost_says_so(
     assert not condition.wait(0.01)
     with pytest.raises(LockLostError):
         lock.release()
-    assert not connect(server.url).lock(name).acquire(blocking=False), "there is a level yet"
+    assert not connect(server.url).lock(name).acquire(blocking=False), "one level is left"
     with pytest.raises(LockLostError):
         lock.release()
     with connect(server.url).lock(name, timeout=LONG), pytest.raises(NotOwnedError):
@@ -160,7 +162,7 @@ def test_each_level_of_a_hold_that_a_wait_found_lost_says_so(
 
 
 def test_a_wait_takes_the_lock_again_as_it_was(client: Client, name: str) -> None:
-    """The condition's lock is a nested one, with a short lease that nobody renews: the outer level's goes on."""
+    """The condition's lock is a nested one, whose short lease is not renewed: the outer level's lease goes on."""
     told: list[str] = []
     outer = client.lock(name, ttl=30.0, on_lost=lambda _: told.append("outer"))
     inner = client.lock(name, ttl=1.0, renew=False, on_lost=lambda _: told.append("inner"))
@@ -224,7 +226,7 @@ def test_an_interrupted_release_of_a_hold_that_a_wait_found_lost_leaves_nothing(
     assert client.statistics().held == 0
 
 
-# A hold that can't be had again --------------------------------------------------------------------------------------
+# A hold that can't be had again ---------------------------------------------------------------------------------------
 
 
 def test_a_wait_comes_back_with_the_lock_when_the_masters_are_back(
@@ -249,7 +251,7 @@ def test_a_wait_comes_back_with_the_lock_when_the_masters_are_back(
         condition.notify()
         waits = client.statistics().waits
     try:
-        until(lambda: client.statistics().waits > waits, within=LONG, what="it looks again, and nobody answers")
+        until(lambda: client.statistics().waits > waits, within=LONG, what="the wait looks again, without an answer")
     finally:
         own_server.cont()
     thread.join()
@@ -265,7 +267,7 @@ def test_a_wait_that_can_not_take_its_levels_again_comes_back_and_the_next_use_s
     other = connect(server.url).lock(name, owner="other")
 
     def close() -> None:
-        until(other.owned, within=LONG, what="the other one has it")
+        until(other.owned, within=LONG, what="the other one has the lock")
         until(lambda: client.statistics().waiting == 1, within=LONG, what="the wait has timed out")
         client.close()
 
@@ -288,12 +290,12 @@ def test_a_wait_that_can_not_take_its_levels_again_comes_back_and_the_next_use_s
     assert other.owned()
 
 
-# Interrupts ----------------------------------------------------------------------------------------------------------
+# Interrupts -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def an_alarm(when: Callable[[], object]) -> Iterator[None]:
-    """Interrupts the main thread once `when()` is true."""
+    """Interrupt the main thread once `when()` is true."""
 
     def ring() -> None:
         until(when, within=LONG, what="the moment to interrupt")
@@ -315,7 +317,7 @@ def test_an_interrupt_out_of_a_wait_comes_with_the_lock_and_leaves_no_waiter(
     thread = threading.get_ident()
 
     def is_waiting() -> bool:
-        """Return whether the thread waits: another one may get the lock before the call that gave it up returns."""
+        """Return whether the thread waits: another one may get the lock before the release of the wait returns."""
         return waiters(condition) == 1 and "waiter.acquire(True, timeout)" in line_of(thread)
 
     with condition:
@@ -330,7 +332,7 @@ def test_an_interrupt_out_of_a_wait_comes_with_the_lock_and_leaves_no_waiter(
 def test_an_interrupt_while_a_wait_takes_its_levels_again_is_raised_at_once_and_they_are_lost(
     client: Client, connect: Connect, server: Deployment, name: str
 ) -> None:
-    """`threading.RLock` raises it once it has the lock, which may be never where another process has that."""
+    """`threading.RLock` raises after it has taken the lock, which may take forever if another process has it."""
     lock, condition = client.lock(name), over(client.lock(name))
     other = connect(server.url).lock(name, owner="other")
     redis = server.client()
@@ -367,7 +369,7 @@ def test_an_interrupt_while_a_wait_gives_its_levels_up_leaves_none(
     until(lambda: not client.info(name).held, within=LONG, what="nothing is left")
 
 
-# Threads that share an owner -----------------------------------------------------------------------------------------
+# Threads that share an owner ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("use", [threading.Condition.wait, threading.Condition.notify])

@@ -1,4 +1,4 @@
-"""Servers that can't be used, or promise less than they seem to: which one, and what to do about it."""
+"""Servers that can't be used, or promise less than they seem to: the error names the server and the remedy."""
 
 import functools
 import importlib
@@ -64,9 +64,9 @@ def test_a_command_that_was_renamed_raises_at_once_and_is_named(
 ) -> None:
     server = start_server("--rename-command", command, "hidden-from-relock")
     client = connect(server.url, patience=math.inf)
-    why = failure(client, name)  # blocking, without a timeout: anything else than at once is never
+    why = failure(client, name)  # blocking, without a timeout: an error comes at once or never
     assert "rename-command" in why
-    if command in ("TIME", "HMGET"):  # a connection is not opened without these
+    if command in ("TIME", "HMGET"):  # each connection needs these
         with pytest.raises(QuorumError, match=command):
             client.check()
     else:
@@ -113,7 +113,7 @@ def test_a_master_that_is_a_replica_for_a_while_is_waited_for(
     with ThreadPoolExecutor() as threads:
         waiter = threads.submit(lambda: client.lock(name).acquire(timeout=60))
         try:
-            until(lambda: client.statistics().masters[0].down or waiter.done(), within=20, what="it is down")
+            until(lambda: client.statistics().masters[0].down or waiter.done(), within=20, what="the master is down")
             assert "is a replica" in str(client.statistics().masters[0].down)
         finally:
             own_server.cli("REPLICAOF", "NO", "ONE")
@@ -163,12 +163,12 @@ def test_a_server_that_goes_and_comes_back_is_told(
     with client.lock(name):
         own_server.kill()
     failure(client, name, blocking=False)
-    until(lambda: any(isinstance(event, MasterDown) for event in events), within=5, what="it is down")
+    until(lambda: any(isinstance(event, MasterDown) for event in events), within=5, what="the master is down")
     assert client.statistics().masters[0].down is not None
     own_server.start()
     with client.lock(name, timeout=20):
         pass
-    until(lambda: any(isinstance(event, MasterBack) for event in events), within=5, what="it is back")
+    until(lambda: any(isinstance(event, MasterBack) for event in events), within=5, what="the master is back")
     assert client.statistics().masters[0].down is None
 
 
@@ -184,7 +184,7 @@ def test_a_client_of_redis_py_is_used_as_it_is_configured(
         assert list(client.names()) == [name]
         assert given.exists(f"lock:{{{name}}}")
     client.close()
-    assert given.ping(), "what the user gave is the user's to close"
+    assert given.ping(), "the user's own client stays open"
 
 
 @pytest.mark.every_server
@@ -205,7 +205,7 @@ def test_a_client_of_valkey_py_is_used_as_it_is_configured(
             assert not other.lock(name).acquire(blocking=False)
             assert given.exists(f"lock:{{{name}}}")
         client.close()
-        assert given.ping(), "what the user gave is the user's to close"
+        assert given.ping(), "the user's own client stays open"
 
 
 @pytest.mark.every_server
@@ -230,14 +230,14 @@ def test_a_port_that_speaks_tls_suggests_the_other_scheme(connect: Callable[...,
     assert "write rediss://, not redis://" in why
 
 
-ALERT = b"\x15\x03\x03\x00\x02\x02\x46"  # "I don't know that version": what some answer who can't read the first words
+ALERT = b"\x15\x03\x03\x00\x02\x02\x46"  # "unknown version": the answer of some servers that can't read the first bytes
 
 
 @pytest.mark.parametrize("parser", ["DefaultParser", "_RESP2Parser"])
 def test_a_server_that_answers_in_tls_suggests_the_other_scheme(
     connect: Callable[..., Client], name: str, parser: str
 ) -> None:
-    """Words of hiredis, if it is installed, and of redis-py's own parser show the mistake."""
+    """The words of hiredis, if installed, and those of redis-py's own parser show the mistake."""
     reads = getattr(redis.connection, parser, None) or getattr(importlib.import_module("redis._parsers"), parser)
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as threads:
         served = threads.submit(_answer_with_alert, listening)
@@ -342,7 +342,7 @@ def test_a_hold_may_be_released_after_close(connect: Callable[..., Client], serv
     assert lock.owned()
     lock.release()
     assert not lock.owned()
-    assert server.client().exists(f"lock:{{{name}}}"), "its lease runs out by itself"
+    assert server.client().exists(f"lock:{{{name}}}"), "the hold stays until its lease ends"
 
 
 def test_a_hold_that_is_released_while_the_client_is_being_closed_ends_on_the_master(
@@ -361,7 +361,7 @@ def test_a_hold_that_ends_after_close_says_so_where_it_is_used(
     connect: Callable[..., Client], server: Server, name: str
 ) -> None:
     told: list[object] = []
-    client = connect(server.url, ttl=3.0, on_lost=told.append)  # until after the close, however slow this machine
+    client = connect(server.url, ttl=3.0, on_lost=told.append)  # until after the close, however slow this machine is
     lock = client.lock(name)
     lock.acquire()
     client.close()
@@ -387,7 +387,7 @@ def test_a_right_that_is_missing_raises_at_once_and_leaves_nothing(
         why = failure(connect(f"redis://poor:x@127.0.0.1:{server.port}"), name)  # blocking, without a timeout
         assert "ACL page" in why
         if missing != "hkeys":
-            until(lambda: not server.client().exists(f"lock:{{{name}}}"), within=10, what="what was done is undone")
+            until(lambda: not server.client().exists(f"lock:{{{name}}}"), within=10, what="the grant is undone")
     finally:
         server.cli("ACL", "DELUSER", "poor")
 

@@ -22,13 +22,13 @@ from relock import Client, Lock, MasterBack, QuorumError
 from relock._events import Event
 
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
-LEASE_SECONDS = 30.0  # a waiter that nobody wakes looks again only after this time
+LEASE_SECONDS = 30.0  # after which a waiter without a message looks again
 FOR_EVER = 3600.0  # seconds of patience
 TTL = 4.5  # a machine that is busy elsewhere for three seconds loses no lock here
 
 
 def use(connect: Callable[..., Client], url: str, name: str) -> None:
-    """Acquires, nests, renews, wakes a waiter and releases."""
+    """Acquire, nest, renew, wake a waiter and release."""
     client, other = connect(url, ttl=LEASE_SECONDS), connect(url, ttl=LEASE_SECONDS)
     lock, waiter = client.lock(name), other.lock(name)
     waited: list[float] = []
@@ -125,19 +125,19 @@ def test_a_proxy_that_accepts_and_closes_does_not_end_a_wait_over_tls(
 
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:
-    """Passes bytes on until either end has closed."""
+    """Pass bytes on until either end has closed."""
     with source, sink, suppress(OSError):
         while data := source.recv(65536):
             sink.sendall(data)
 
 
 def assert_refused_at_once(client: Client, name: str) -> None:
-    """The client's patience does not end during a test: so the call raises at once, or the test's own limit ends it."""
+    """Check that the call raises at once: its patience lasts longer than the test's own limit."""
     with pytest.raises(QuorumError, match="certificate verify failed"):
         client.lock(name).acquire()
 
 
-# redis-py 5.0 leaves the socket to the garbage collector, which says so.
+# redis-py 5.0 leaves the socket to the garbage collector, which warns.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
 def test_a_certificate_that_is_not_there_raises_at_once(
     server: Deployment, connect: Callable[..., Client], name: str, tmp_path: Path
@@ -238,12 +238,12 @@ def test_a_master_that_took_no_new_connection_is_said_to_be_back_where_nobody_ne
         with client.lock(name):
             return client.statistics().masters[0].down is None
 
-    until(is_back, within=20, what="it is back")
-    until(lambda: any(isinstance(event, MasterBack) for event in events), within=20, what="it is said to be")
+    until(is_back, within=20, what="the master is back")
+    until(lambda: any(isinstance(event, MasterBack) for event in events), within=20, what="an event tells that")
 
 
 def assert_lives_on(client: Client, lock: Lock) -> None:
-    """The client renews the lock by the connections that it has, though other calls needed one more and got none."""
+    """Check that the client renews the lock on its connections, though other calls needed one more and got none."""
 
     def is_refused(number: int) -> bool:
         try:

@@ -1,8 +1,8 @@
 """Costs of each path: round trips, scripts, threads and Python calls, counted on real servers.
 
-The figures do not depend on how fast anything is. A change that adds a round trip, a command or a thread to a path
-fails here. So does a change by which the caller's thread makes more calls in Python. What each path may take is written
-in one table; a change that makes one shorter belongs in the table as well.
+The figures do not depend on the machine's speed. A change that adds a round trip, a command or a thread to a path fails
+here. So does a change by which the caller's thread makes more calls in Python. One table has the limits of each path; a
+change that shortens a path belongs in the table as well.
 """
 
 import json
@@ -37,23 +37,23 @@ OPTIONS = {"ttl": 120.0, "node_timeout": 40.0}  # a machine that stands still fo
 Asked = Ask | Prepared
 PACKAGE = str(Path(relock.__file__).parent)
 BACKGROUND = ("relock-hub", "relock-janitor", "relock-watchdog")
-HAND_OFFS, HAND_OFF_PYTHON_CALLS = 50, 80  # of so many hand-offs, one takes no more: acquire, waiting, and release
+HAND_OFFS, HAND_OFF_PYTHON_CALLS = 50, 80  # one of so many is within the limit: acquire, wait and release
 REPEATS = 3
 REPEATS_MAX = 500  # the fewest Python calls count: on a slow machine, most repeats need some more
 
 
 @frozen
 class Way:
-    """One path, and what it takes.
+    """One path, and its costs.
 
     Attributes:
         rounds: the round trips in their order, each with the scripts that it sends to every master.
-        walk: does it, and counts.
-        threads: those that it starts.
-        masters: the numbers of masters over which it takes that.
+        walk: takes the path once, and counts.
+        threads: the threads that the path starts.
+        masters: the numbers of masters over which the path costs that.
         python_calls: the most calls of Python functions that the caller's own thread makes, over one master; over
-            several it depends on how many replies are there at once.
-        files: in how many files of relock's these functions are at most: so many a reader has to open.
+            several the number depends on how many replies are there at once.
+        files: the most files of relock's that have these functions: a reader has to open so many.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Way:
 
     @property
     def is_first(self) -> bool:
-        """Return True for what a new client does first."""
+        """Return whether the path is the first use of a new client."""
         return self.name.startswith("the first")
 
 
@@ -109,11 +109,11 @@ class Scene:
     def is_accounted_for(self) -> bool:
         """Return whether no master has got more scripts than the clients have asked that master for.
 
-        What is asked for at this very moment, such as an undo after an answer that came late, may make a difference;
-        it is gone when one looks again.
+        A request that is sent at this very moment, such as an undo after a late answer, may make a difference, which is
+        gone at the next look.
         """
         for client in (self.client, self.other):
-            client.info(self.name)  # it is answered by all, and behind everything that was sent before
+            client.info(self.name)  # all masters answer it, after everything that was sent before
         asked = [self._asked_of(number) for number in range(len(self.server.members))]
         return all(
             now - before <= asks for now, before, asks in zip(self._arrived(), self._at_first, asked, strict=True)
@@ -133,7 +133,7 @@ class Scene:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Counts what its body does."""
+        """Count the round trips, threads and calls of the block."""
         self._asked.clear()
         self._started.clear()
         calls, files = 0, set[str]()
@@ -151,9 +151,9 @@ class Scene:
         finally:
             sys.setprofile(None)
         self.rounds = tuple(shown(ask) for ask in self._asked)
-        self.python_calls = calls - 1  # leaving this function is one, too
+        self.python_calls = calls - 1  # without the call that leaves this function
         self.files = len([path for path in files if path.startswith(PACKAGE)])
-        # Two that need the same one at once may both start it; the second ends at once (`Service.ensure`).
+        # Two calls that need the same thread at once may both start it; the second one ends at once (`Service.ensure`).
         self.threads = tuple(sorted(set(self._started)))
 
     def close(self) -> None:
@@ -162,9 +162,9 @@ class Scene:
 
 
 def note_asks(client: Client, *books: list[Asked]) -> None:
-    """Note what a client asks its masters for, on whatever thread: in the last book all, in one before it the path's.
+    """Note a client's requests, of all threads: all of them in the last book, those of the path in one before it.
 
-    What the janitor asks is no part of a path: it repeats a count where one of several masters was slow, say.
+    The janitor's requests are no part of a path: it repeats a count if one of several masters was slow, for example.
     """
     janitor = client._session.janitor
     fan_out: Any = client._session.fan_out
@@ -199,7 +199,7 @@ def calls_in(asked: Asked) -> int:
 
 
 def shown(asked: Asked) -> str:
-    """Return what was asked, as in the table."""
+    """Return the request, as in the table."""
     if isinstance(asked, Prepared):
         return asked.script.name
     (name,) = {call.script.name for call in asked.calls}
@@ -207,7 +207,7 @@ def shown(asked: Asked) -> str:
 
 
 def learn_scripts(server: Deployment) -> None:
-    """Have the masters know every script: a client sends a script twice the first time."""
+    """Let the masters load every script, because a client sends a script twice the first time."""
     for member in server.members:
         with member.client() as client:
             for name in script_names():
@@ -216,7 +216,7 @@ def learn_scripts(server: Deployment) -> None:
 
 @pytest.fixture
 def scene(own_server: Deployment, name: str) -> Iterator[Scene]:
-    learn_scripts(own_server)  # its own: what other tests' clients have left to do would be counted
+    learn_scripts(own_server)  # its own servers: leftovers of other tests' clients would be counted
     made = Scene(own_server, name)
     yield made
     made.close()
@@ -226,7 +226,7 @@ def scene(own_server: Deployment, name: str) -> Iterator[Scene]:
 
 
 def stepping(step: Callable[[Lock], object], *, held: int = 0, left: int = 0) -> Callable[[Scene], None]:
-    """Return a walk that counts `step` with so many levels held, and gives back those that are left then."""
+    """Return a walk that counts `step` with so many levels held, and releases those that are left then."""
 
     def walk(scene: Scene) -> None:
         for _ in range(held):
@@ -251,7 +251,7 @@ def acquire_and_release(lock: Lock) -> None:
 
 def try_lock_refused(scene: Scene) -> None:
     with scene.other.lock(scene.name):
-        scene.other.info(scene.name)  # by now every master has given it, also one that is slow
+        scene.other.info(scene.name)  # so that every master has granted the lock, even a slow one
         with scene.counted():
             assert not scene.lock.acquire(blocking=False)
 
@@ -265,7 +265,7 @@ def look_at_ones_own_hold(lock: Lock) -> None:
 
 
 def wait_hand_off_and_release(scene: Scene) -> None:
-    """End the hold before its full lease is asked for, however slow the machine is."""
+    """Wait once, with a hold that ends before its full lease is asked for, however slow the machine is."""
     with patch.object(hold, "HANDED_SETTLE_SECONDS", PATIENCE_SECONDS):
         wait_and_hold_for(scene, lambda: None)
 
@@ -278,18 +278,18 @@ def wait_hand_off_and_a_hold_that_lasts(scene: Scene) -> None:
 
 
 def wait_and_hold_for(scene: Scene, last: Callable[[], None]) -> None:
-    """Let the other client wait and hold, which is not counted.
+    """Let the other client hold the lock and release it, and count the wait and the hold of the first.
 
-    A heartbeat is sent when its time has come. If that crossed the hand-off on a slow machine, the waiter would be
-    woken once more, or what it may have left behind be taken out.
+    Heartbeats come by the clock. One that crossed the hand-off on a slow machine would wake the waiter once more, or
+    remove its leftovers.
     """
     held = scene.other.lock(scene.name, owner="whoever")
     held.acquire()
     waiter = threading.Thread(target=acquire_in_turn, args=(scene.lock, last))
-    just_now = patch.object(calls, "IN_LINE_SECONDS", PATIENCE_SECONDS)  # the wait before it was, however slow all is
+    just_now = patch.object(calls, "IN_LINE_SECONDS", PATIENCE_SECONDS)  # as if it had just waited
     with just_now, without_any_heartbeat(), scene.counted():
         waiter.start()
-        until(lambda: scene.other.info(scene.name).queue, within=PATIENCE_SECONDS, what="it waits")
+        until(lambda: scene.other.info(scene.name).queue, within=PATIENCE_SECONDS, what="a caller waits")
         held.release()
         waiter.join()
 
@@ -375,7 +375,7 @@ def test_each_path_takes_what_the_table_says(path: Way, masters_count: int, scen
     calls_max = path.python_calls if masters_count == 1 else None
     if not path.is_first:
         path.walk(scene)
-        scene.client._session.janitor.ensure()  # it may be given something to do where one of several masters is slow
+        scene.client._session.janitor.ensure()  # a slow one of several masters may give the janitor work
     python_calls, files = [], []
     for repeat in range(1 if path.is_first else REPEATS if calls_max is None else REPEATS_MAX):
         path.walk(scene)
@@ -390,7 +390,7 @@ def test_each_path_takes_what_the_table_says(path: Way, masters_count: int, scen
 
 
 def is_as_short_as(path: Way, python_calls: Sequence[int], files: Sequence[int]) -> bool:
-    """Return True if a path was once seen to take no more calls and files than it may."""
+    """Return whether at least one run of the path was within its limits of calls and files."""
     calls_max = path.python_calls
     return calls_max is not None and min(python_calls) <= calls_max and (path.files is None or min(files) <= path.files)
 
@@ -416,7 +416,7 @@ def test_a_waiting_thread_makes_few_calls_for_a_hand_off(scene: Scene) -> None:
 
 
 def release_when_it_is_waited_for(scene: Scene, held: Lock) -> None:
-    until(lambda: scene.other.info(scene.name).queue, within=PATIENCE_SECONDS, what="it waits")
+    until(lambda: scene.other.info(scene.name).queue, within=PATIENCE_SECONDS, what="a caller waits")
     held.release()
 
 
@@ -426,7 +426,7 @@ TASK_CALLS_MAX = {"acquire": 39, "release": 38}
 
 
 async def count(call: Callable[[], Awaitable[object]]) -> int:
-    """Return the number of relock's functions that are called, or gone on with, until the work is over."""
+    """Return how often relock's functions are called, or resumed, until the work is over."""
     calls = 0
 
     def see(frame: FrameType, event: str, _argument: object) -> None:

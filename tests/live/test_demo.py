@@ -1,4 +1,4 @@
-"""The demo from end to end, its control, and what it leaves behind: nothing."""
+"""The demo from end to end, its control, and the end of all that it started."""
 
 import importlib
 import json
@@ -66,7 +66,7 @@ def test_the_demo_ends_with_a_good_verdict_and_leaves_nothing(tmp_path: Path, wo
     assert re.match(r"[1-9][\d,]* of [\d,]+ lost", counted["without a lock, updates are lost, as expected"])
     assert re.match(r"0 of [1-9][\d,]* lost", counted["with the lock, none is lost"])
     assert not list(tmp_path.iterdir())
-    if not workers:  # the recording in the README: a run of threads
+    if not workers:  # the recording in the README shows a run of threads
         told = re.findall(r"^ *[\d.]+ s  +(.*)", done.stderr, re.MULTILINE)
         found = [f"{finding['what']}: {finding['counted']}" for finding in verdict["findings"]]
         assert {*map(sentences, (*told, *found))} == {*map(sentences, recorded())}
@@ -105,7 +105,7 @@ def test_with_tasks_a_blocked_loop_keeps_its_hold_and_a_cancelled_waiter_leaves(
     ):
         assert re.search(said, done.stdout), said
     assert "thread" not in done.stdout
-    assert not list(server.client().scan_iter("lock:{*}")), "nobody holds anything there"
+    assert not list(server.client().scan_iter("lock:{*}")), "no lock is left on the server"
 
 
 @pytest.mark.long
@@ -137,9 +137,9 @@ def test_the_demo_uses_masters_of_ones_own_and_kills_none(three: list[Server], t
     assert "masters killed" not in done.stdout
     for server in three:
         client = server.client(decode_responses=True)
-        assert client.info("server")["uptime_in_seconds"] >= 10, "it is the same process"
-        assert not client.exists("lock:master"), "the guard of other locks is theirs"
-        assert not list(client.scan_iter("lock:demo:{*}")), "nobody holds anything there"
+        assert client.info("server")["uptime_in_seconds"] >= 10, "the server has not restarted"
+        assert not client.exists("lock:master"), "the demo leaves no guard for other locks"
+        assert not list(client.scan_iter("lock:demo:{*}")), "no lock of the demo is left on the server"
 
 
 @pytest.mark.long
@@ -216,7 +216,7 @@ def test_the_demo_uses_a_server_of_ones_own_and_shows_its_password_to_nobody(
     assert done.returncode == 0, done.stdout + done.stderr
     assert "verdict: good" in done.stdout
     assert "s3cret" not in done.stdout + done.stderr
-    assert not list(server.client().scan_iter("lock:{*}")), "nobody holds anything there"
+    assert not list(server.client().scan_iter("lock:{*}")), "no lock is left on the server"
 
 
 @WITH_TASKS_TOO
@@ -245,11 +245,11 @@ def test_a_demo_that_does_not_get_the_lock_has_a_bad_verdict(server: Server, mon
         raise RelockError("refused")
 
     monkeypatch.setattr(demo_module, "PLAN", QUICK)
-    monkeypatch.setattr(Client, "lock", refuse)  # in this process: the workers are others
+    monkeypatch.setattr(Client, "lock", refuse)  # only in this process: the workers have others
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
     assert done.exit_code == ExitCode.WRONG
     assert "the story is played to its end: the demo's own client: refused" in done.stdout
-    assert "BAD  one at a time" not in done.stdout, "what was counted counts"
+    assert "BAD  one at a time" not in done.stdout, "the counts so far are judged"
 
 
 def test_a_process_that_ends_is_named_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +310,7 @@ with contextlib.closing(Crew()) as crew:
 
 
 def test_ctrl_c_does_not_reach_the_processes_while_they_start(tmp_path: Path) -> None:
-    """The terminal sends it to them as well; each would end with a traceback on the screen."""
+    """The terminal sends the signal to the new processes as well; each would end with a traceback on the screen."""
     program = tmp_path / "program.py"
     program.write_text(PROCESSES_THAT_GET_CTRL_C_AS_THEY_START)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -345,15 +345,16 @@ def test_a_signal_waits_until_the_processes_have_started() -> None:
 def test_a_demo_that_is_ended_tells_what_was_counted_so_far(how: signal.Signals, tmp_path: Path) -> None:
     said = end_a_demo(how, 128 + how, 0.5, tmp_path, "--plain", begin="2. with the lock")
     assert "without a lock, updates are lost, as expected: " in said
-    assert "one at a time: 0 overlaps in " in said, "the act that was stopped counts, too"
+    assert "one at a time: 0 overlaps in " in said, "the stopped act counts, too"
     assert "this was counted so far" in said
     assert "verdict" not in said
 
 
 def end_a_demo(how: signal.Signals, code: int, after: float, tmp_path: Path, *options: str, begin: str = "") -> str:
-    """Signal a demo `after` seconds, wait until it has ended with `code` and nothing is left, and return the rest.
+    """Signal a demo after some seconds, wait until it has ended with `code` and nothing is left; return the rest.
 
-    The seconds count from when all processes run and, where `begin` is given, the demo has said that.
+    The seconds count from when all processes run and, if `begin` is given, the demo has printed that. The rest is the
+    output after `begin`.
     """
     mark = uuid.uuid4().hex
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path), "RELOCK_TEST_MARK": mark}
@@ -370,16 +371,16 @@ def end_a_demo(how: signal.Signals, code: int, after: float, tmp_path: Path, *op
         found = process.wait(timeout=WITHIN)
         said, errors = process.communicate()
         assert found == code, errors or said
-        if how != signal.SIGKILL:  # else processes that were just being started may say so
+        if how != signal.SIGKILL:  # else processes that were just being started may print errors
             assert errors == ""
-    until(lambda: not marked(mark), within=10, what="its server and its workers have ended")
+    until(lambda: not marked(mark), within=10, what="the server and the workers have ended")
     if how != signal.SIGKILL:
         assert not list(tmp_path.iterdir())
     return said
 
 
 def marked(mark: str) -> list[str]:
-    """The processes that inherited the mark in their environment."""
+    """Return the processes that inherited the mark in their environment."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -17,7 +17,7 @@ from relock import Client, QuorumError
 
 
 def doctor(*nodes: str, options: bool = False, as_json: bool = True) -> tuple[int, str]:
-    """Runs the doctor; returns its exit code and its output. The nodes come by ``--node``, or by the environment."""
+    """Run the doctor; return its exit code and its output. The nodes are given by ``--node``, or by the environment."""
     words = [word for node in nodes for word in ("--node", node)] if options else []
     done = subprocess.run(
         [sys.executable, "-m", "relock", "doctor", *(["--json"] if as_json else []), *words],
@@ -126,7 +126,7 @@ def test_votes_are_those_of_the_marker(three: list[Server], connect: Callable[..
     for server, guard in zip(three, (0.1, 60.0, 60.0), strict=True):
         client = connect(server.url, ttl=0.1, restart_guard=guard)
         with contextlib.suppress(QuorumError):
-            client.lock("a").acquire(timeout=3.0)  # the first use starts the guard
+            client.lock("a").acquire(timeout=3.0)  # begins the guard, as the first use
     three[2].cli("HSET", "lock:master", "incarnation", "before")
     _, found = judged(*(server.url for server in three))
     first, second, third = (findings(master)["votes"] for master in found["masters"])
@@ -166,7 +166,7 @@ def test_a_single_master_is_asked_for_its_vote_only_where_there_is_a_guard(
 def test_a_user_who_may_swap_databases_under_the_guard_is_told(
     own_server: Server, connect: Callable[..., Client]
 ) -> None:
-    """The guard does not notice a swap. The question itself swaps nothing."""
+    """The guard does not notice SWAPDB. The doctor's question itself swaps nothing."""
     connect(own_server.url, ttl=0.05, restart_guard=0.05).lock("a").acquire(timeout=5)
     keys = set(own_server.cli("KEYS", "*:master"))
     assert findings(judged(own_server.url)[1]["masters"][0])["rights"] == ("note", mock.ANY)

@@ -1,4 +1,4 @@
-"""Clients that nobody refers to any more, and that were not closed."""
+"""Clients to which no reference is left, and that were not closed."""
 
 import gc
 import threading
@@ -17,7 +17,7 @@ from relock._runtime.session import closing
 
 WITHIN = 30.0
 UNCLOSED = "unclosed <open relock.Client"
-TTL = 6.0  # seconds; a busy machine must not keep the watchdog from renewing it in time
+TTL = 6.0  # seconds; a busy machine must not keep the watchdog from renewing in time
 T = TypeVar("T")
 
 
@@ -26,7 +26,7 @@ def connections(servers: Sequence[Server], name: str) -> int:
 
 
 def collected(do: Callable[[], T]) -> T:
-    """Return what `do` returns, once no cycle keeps what it has dropped: an error on the way may have made one."""
+    """Return the result of `do`, after a garbage collection: an error on the way may have made a cycle."""
     result = do()
     gc.collect()
     return result
@@ -47,7 +47,7 @@ def wait_in_vain(client: Client, name: str) -> None:
 
 
 def services_of(client: Client, use: Callable[[Client, str], None], name: str) -> list[Service]:
-    """Use `client`, and drop it: the caller has no other reference."""
+    """Use `client`, and drop it, the caller having no other reference; return its services."""
     use(client, name)
     assert client.statistics().masters[0].connections
     return list(client._session.services())
@@ -96,7 +96,7 @@ def test_a_hold_whose_owner_lives_is_renewed_and_then_the_session_ends(server: S
             leaves.set()
             thread.join()
         assert looks.lock(name).acquire(timeout=WITHIN)
-        until(lambda: not connections([server], name), within=WITHIN, what="its connections are closed")
+        until(lambda: not connections([server], name), within=WITHIN, what="the client's connections are closed")
 
 
 async def test_an_async_client_ends_with_the_last_reference(server: Server, name: str) -> None:
@@ -107,7 +107,7 @@ async def test_an_async_client_ends_with_the_last_reference(server: Server, name
     del client
     with pytest.warns(ResourceWarning, match="unclosed <open relock.AsyncClient"):
         collected(clients.clear)
-    until(lambda: not any(one.running for one in services), within=WITHIN, what="its threads have ended")
+    until(lambda: not any(one.running for one in services), within=WITHIN, what="the threads have ended")
 
 
 def test_a_lock_keeps_its_client(server: Server, name: str) -> None:

@@ -12,14 +12,14 @@ from support.until import until
 
 from relock import Client, Lock, LockLostError, RelockWarning
 
-PATIENCE = 60.0  # seconds that nothing here must take
+PATIENCE = 60.0  # seconds that nothing here may take
 
 Connect = Callable[..., Client]
 
 
 @pytest.fixture(autouse=True)
 def _no_warnings() -> Any:
-    """An unexpected warning fails the test."""
+    """Make an unexpected warning fail the test."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", RelockWarning)
         yield
@@ -57,7 +57,7 @@ def test_of_twenty_tasks_of_one_thread_one_is_inside(client: Client, name: str) 
 
 
 def test_the_next_task_after_a_loss_is_told_of_the_loss(connect: Connect, server: Deployment, name: str) -> None:
-    """Notebooks run each cell as a task: the next one must not hear that another one is inside."""
+    """Notebooks run each cell as a task: the next cell must hear of the loss, and not that another task is inside."""
     client = connect(server.url)
     lock = client.lock(name)
 
@@ -66,7 +66,7 @@ def test_the_next_task_after_a_loss_is_told_of_the_loss(connect: Connect, server
 
     asyncio.run(take())
     client.force_release(name)
-    until(lambda: lock.lost, within=60, what="the next renewal finds it gone")
+    until(lambda: lock.lost, within=60, what="the next renewal finds the hold gone")
     with pytest.raises(LockLostError):
         asyncio.run(take())
 
@@ -98,7 +98,7 @@ def as_task(loop: asyncio.AbstractEventLoop, cell: Cell) -> object:
 
 
 def as_callback(loop: asyncio.AbstractEventLoop, cell: Cell) -> object:
-    """A cell that runs in the loop, and in no task."""
+    """Return a cell that runs in the loop, and in no task."""
     done = loop.create_future()
 
     def run() -> None:
@@ -142,7 +142,7 @@ def test_one_cell_of_a_notebook_acquires_and_another_releases(
 def test_a_nested_acquire_in_another_cell_raises_and_changes_nothing(
     client: Client, name: str, loop: asyncio.AbstractEventLoop, first: Runner, second: Runner
 ) -> None:
-    """The first task has ended by then, and its id may be the second one's."""
+    """The first task has ended by then, and the second one may have its id."""
     lock = client.lock(name)
     first(loop, lock.acquire)
     why = "which has ended without releasing it.*owner=" if first is as_task else "both would be inside.*owner="
@@ -180,7 +180,7 @@ def test_a_hold_from_before_the_loop_lets_one_task_in_at_a_time(
 
     with lock:
         loop.run_until_complete(main())
-        with lock:  # the thread itself, which runs no loop now, and knows no tasks
+        with lock:  # the thread itself runs no loop now, and knows no tasks
             pass
         loop.run_until_complete(main())
         assert lock.hold_count == 1
@@ -234,7 +234,7 @@ def test_a_loss_is_told_to_the_task_that_had_it_and_not_to_another(
     loop.run_until_complete(main())
 
 
-# What would block the loop -----------------------------------------------------------------------------------------
+# Waits that would block the loop --------------------------------------------------------------------------------------
 
 
 async def acquire(lock: Lock, **arguments: Any) -> bool:
@@ -255,19 +255,19 @@ def test_a_wait_that_blocks_a_loop_is_warned_of_once_for_each_client(
         releasing = release_when_it_is_waited_for(held)
         with pytest.warns(RelockWarning, match=f"'{name}'.*event loop.*asyncio.to_thread") as caught:
             assert run(acquire(lock, timeout=PATIENCE))
-        assert [warning.filename for warning in caught] == [__file__], "it names the line that waits"
+        assert [warning.filename for warning in caught] == [__file__], "the warning names the line that waits"
         releasing.join()
         lock.release()
         held.acquire()
         releasing = release_when_it_is_waited_for(held)
-        assert run(acquire(lock, timeout=PATIENCE)), "another warning would be an error"
+        assert run(acquire(lock, timeout=PATIENCE)), "the second wait gives no warning, which would be an error"
         releasing.join()
         lock.release()
 
 
 def release_when_it_is_waited_for(held: Lock) -> threading.Thread:
     def release() -> None:
-        until(lambda: held.info().queue, within=PATIENCE, what="it waits")
+        until(lambda: held.info().queue, within=PATIENCE, what="a caller waits")
         held.release()
 
     thread = threading.Thread(target=release)
@@ -282,7 +282,7 @@ def test_what_does_not_wait_is_not_warned_of(client: Client, connect: Connect, s
     with connect(server.url).lock(name):
         assert not run(acquire(lock, blocking=False))
         assert not run(acquire(lock, timeout=0))
-        assert not lock.acquire(timeout=0.05), "this thread runs no loop"
+        assert not lock.acquire(timeout=0.05), "a wait on a thread without a loop does not warn"
         assert not asyncio.run(asyncio.to_thread(lock.acquire, timeout=0.05))
 
 
@@ -307,4 +307,4 @@ def test_a_wait_behind_another_thread_of_its_owner_is_warned_of_too(
         with pytest.warns(RelockWarning, match="event loop"):
             assert not run(acquire(client.lock(name, owner="job"), timeout=0.05))
     first.join()
-    assert run(acquire(client.lock(name, owner="job"), timeout=5)), "where the owner has the lock nobody waits"
+    assert run(acquire(client.lock(name, owner="job"), timeout=5)), "a thread whose owner has the lock does not wait"

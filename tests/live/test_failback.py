@@ -1,7 +1,7 @@
-"""A master is made a replica of its own replica, and then a master again, while connections stay open.
+"""Masters that become a replica of their own replica, and then a master again, while connections stay open.
 
-So operators fail back. What comes back from the replica may lack a hold, and has a copy of the marker, which names the
-incarnation that sockets from before still name: each of them must find out that the server is not what it was.
+So operators fail back. The data that come back from the replica may lack a hold, and have a copy of the marker, which
+names the incarnation that older sockets still name. Each of these sockets must find out that the server has changed.
 """
 
 import threading
@@ -21,14 +21,14 @@ from relock import Client
 
 Connect = Callable[..., Client]
 TTL = 4.0  # and the guard
-LONG = 60.0  # where there is no guard, a lease that outlasts the test
+LONG = 60.0  # without a guard, a lease that outlasts the test
 QUIET_SECONDS = 0.2
 GUARDS = pytest.mark.parametrize("guard", [TTL, 0.0], ids=["guarded", "control: without the guard"])
 
 
 @define
 class House:
-    """Masters, and a replica of each."""
+    """Masters, each with a replica."""
 
     masters: list[Server]
     replicas: list[Server]
@@ -39,7 +39,7 @@ class House:
         return Urls([master.url for master in self.masters], self.guard)
 
     def vote(self) -> None:
-        """Makes it so that clients looked at the masters long ago, and the replicas know that."""
+        """Give the masters votes as if clients had looked at them long ago, and let the replicas know that."""
         self._spread("first")  # a master makes itself a new replication ID when its first replica comes
         if self.guard:
             Masters(self.masters, guard=self.guard).let_vote()
@@ -51,12 +51,12 @@ class House:
             until(lambda one=replica: one.cli("EXISTS", news), within=30, what="the replica is in step")  # type: ignore[misc]
 
     def part(self) -> None:
-        """Makes the replicas masters of their own: they do not hear of grants from now on."""
+        """Make the replicas masters of their own, which do not hear of grants from now on."""
         for replica in self.replicas:
             replica.cli("REPLICAOF", "NO", "ONE")
 
     def fail_back(self, count: int) -> None:
-        """Makes the first `count` masters follow their replicas, take their data, and become masters again."""
+        """Make the first `count` masters follow their replicas, take their data, and become masters again."""
         for master, replica in list(zip(self.masters, self.replicas, strict=True))[:count]:
             master.cli("REPLICAOF", "127.0.0.1", str(replica.port))
             until(lambda one=master: _is_connected(one), within=30, what="the master has followed its replica")  # type: ignore[misc]
@@ -96,7 +96,7 @@ def test_nobody_is_let_in_by_a_socket_from_before(
     """Clients that were quiet meanwhile do not get in, nor those that asked all the time; without the guard both do."""
     house.vote()
     holder, other = (connect(list(house.urls), **options_of(guard)) for _ in range(2))
-    assert takes(other, f"{name}-warm-up"), "it is connected, and its masters vote"
+    assert takes(other, f"{name}-warm-up"), "the client is connected, and its masters vote"
     house.part()
     lock = holder.lock(name, renew=False)
     assert lock.acquire(timeout=10)
@@ -112,11 +112,11 @@ def test_nobody_is_let_in_by_a_socket_from_before(
         second = takes(other, name) and lock.owned()
     assert second == (guard == 0.0)
     if guard:
-        assert other.lock(name).acquire(timeout=30), "when the guard is over, they vote again"
+        assert other.lock(name).acquire(timeout=30), "the masters vote again when the guard is over"
 
 
 def fail_back_beside(house: House, takes_it: Callable[[], bool]) -> bool:
-    """The masters fail back while a client asks again and again; returns whether it got in meanwhile."""
+    """Let the masters fail back while a client asks again and again; return whether it got in meanwhile."""
     thread = threading.Thread(target=house.fail_back, args=(2,))
     thread.start()
     taken = False

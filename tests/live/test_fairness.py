@@ -21,12 +21,12 @@ PROCESSES = 8
 WAITERS = 64
 ROUNDS = 5
 HOUR_MS = 3_600_000
-SLACK = 3.0  # seconds, for a busy machine; a waiter whose message does not come waits for a minute
+SLACK = 3.0  # seconds, for a busy machine; a waiter without its message waits for a minute
 
 
 @pytest.fixture
 def lockers(start_worker: Callable[..., Worker], server: Deployment) -> Callable[[int], list[Worker]]:
-    """Starts processes that acquire as they are told."""
+    """Start processes that acquire as they are told."""
 
     def start(count: int) -> list[Worker]:
         workers = [start_worker("workers.locker", server.url) for _ in range(count)]
@@ -47,7 +47,7 @@ def queued(server: Deployment, name: str) -> int:
 
 
 def await_queue(server: Deployment, name: str, wanted: int) -> None:
-    """Waits until so many wait for the lock."""
+    """Wait until so many wait for the lock."""
     with server.client() as redis:
         until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == wanted, within=30, what=f"{wanted} wait")
 
@@ -84,10 +84,10 @@ def test_a_newcomer_does_not_pass_the_queue(
     lock = client.lock(name)
     lock.acquire()
     acquire(worker, name, 1, hold=0)
-    until(lambda: queued(server, name) == 1, within=10, what="it waits")
+    until(lambda: queued(server, name) == 1, within=10, what="a caller waits")
     worker.stop()
     lock.release()
-    assert not lock.acquire(blocking=False), "it is free, but its turn has come for another"
+    assert not lock.acquire(blocking=False), "a free lock is kept for the waiter whose turn it is"
     worker.cont()
     granted(worker)
 
@@ -131,7 +131,7 @@ def test_a_waiter_that_times_out_leaves_nothing_behind(client: Client, server: D
 def dead_waiters(
     server: Deployment, lockers: Callable[[int], list[Worker]], name: str, count: int, *, fork: bool = False
 ) -> list[int]:
-    """Waiters of `count` processes that are killed; returns the children that live on."""
+    """Let the processes of `count` waiters be killed; return their children, which live on."""
     workers = lockers(count)
     children = []
     for number, worker in enumerate(workers):
@@ -146,7 +146,7 @@ def dead_waiters(
 
 
 def count_as_alive(server: Deployment, name: str) -> None:
-    """All who wait count as alive for an hour without a sign, so that nobody can wait until they count as dead."""
+    """Let all waiters count as alive for an hour, so that the test can't pass because they count as dead."""
     waiters = f"lock:{{{name}}}:waiters"
     for member in server.members:
         with member.client() as plain:
@@ -165,7 +165,7 @@ def test_five_dead_waiters_at_the_head_delay_nobody(
     count_as_alive(server, name)
     (live,) = lockers(1)
     acquire(live, name, 9, hold=0)
-    until(lambda: queued(server, name) == 6, within=30, what="it waits behind the dead")
+    until(lambda: queued(server, name) == 6, within=30, what="the live waiter is behind the dead")
     lock.release()
     granted(live)  # long before the dead count as dead
     for child in children:
@@ -179,7 +179,7 @@ def test_a_stopped_waiter_delays_the_others_by_at_most_ten_seconds(
     lock = client.lock(name)
     lock.acquire()
     acquire(stopped, name, 1, hold=0)
-    until(lambda: queued(server, name) == 1, within=10, what="it waits")
+    until(lambda: queued(server, name) == 1, within=10, what="a caller waits")
     acquire(live, name, 2, hold=0)
     until(lambda: queued(server, name) == 2, within=10, what="the other waits")
     stopped.stop()
@@ -198,7 +198,7 @@ def test_what_the_dead_leave_in_the_queue_goes_by_itself(
     dead_waiters(server, lockers, name, 2)
     (live,) = lockers(1)
     acquire(live, name, 9)
-    until(lambda: queued(server, name) == 1, within=30, what="it waits, and has removed the dead")
+    until(lambda: queued(server, name) == 1, within=30, what="the live waiter has removed the dead")
     assert 0 < server.client().pttl(f"lock:{{{name}}}:queue") <= 30_000
 
 
@@ -236,5 +236,5 @@ def test_a_dead_head_delays_nobody_when_the_holder_dies_too(
     head.kill()
     holder.kill()
     lease_ends = time.monotonic() + server.client().pttl(f"lock:{{{name}}}") / 1000
-    # `tests/sim` shows in virtual time that it is when the lease ends, and not with the next heartbeat.
+    # `tests/sim` shows in virtual time that the turn comes when the lease ends, and not with the next heartbeat.
     assert granted(live)["at"] - lease_ends < ALIVE_MS / 2000

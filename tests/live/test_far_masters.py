@@ -1,4 +1,4 @@
-"""Masters that are far away, and not all as far: a grant from the releaser is no slower than a wake-up."""
+"""Masters at different, long distances: a grant from the releaser is no slower than a wake-up."""
 
 import re
 import statistics
@@ -17,14 +17,14 @@ from support.urls import Urls
 from relock import Client, Lock
 
 ROUNDS = 5
-MOST = 3  # of them: a machine that stands still for a moment makes one look as if its messages came too far apart
+MOST = 3  # of the rounds: when a machine stands still, the messages of one may seem too far apart
 TTL = 60.0
 Connect = Callable[..., Client]
 
 
 @contextmanager
 def far(server: Masters, one_way_ms: tuple[int, ...]) -> Iterator[Urls]:
-    """A way to the masters that takes so long in either direction."""
+    """Delay each master's messages by so much in either direction."""
     ways = []
     for member, ms in zip(server.members, one_way_ms, strict=True):
         ways.append(Slow(member.port, requests=lambda ms=ms: ms / 1000, replies=lambda ms=ms: ms / 1000))  # type: ignore[misc]
@@ -36,7 +36,7 @@ def far(server: Masters, one_way_ms: tuple[int, ...]) -> Iterator[Urls]:
 
 
 def hand_over(server: Masters, holds: Lock, waits: Lock) -> tuple[float, str]:
-    """The seconds from the release to the waiter's hold, and the name of that hold."""
+    """Return the seconds from the release to the waiter's hold, and the name of that hold."""
     granted: list[tuple[float, str]] = []
 
     def wait() -> None:
@@ -47,7 +47,7 @@ def hand_over(server: Masters, holds: Lock, waits: Lock) -> tuple[float, str]:
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
         queue = key_of(holds.name) + ":queue"
-        until(lambda: all(one.cli("ZCARD", queue) == 1 for one in server.members), within=30, what="it waits")
+        until(lambda: all(one.cli("ZCARD", queue) == 1 for one in server.members), within=30, what="a caller waits")
         began = time.monotonic()
     thread.join(30)
     ((at, owner),) = granted
@@ -72,5 +72,5 @@ def test_a_grant_is_no_slower_than_a_wake_up(
                 seconds, owner = hand_over(server, holds, waits)
                 took[handoff].append(seconds)
                 given += re.fullmatch(r".+~[0-9a-f]{16}\.[0-9]+", owner) is not None
-    assert given >= MOST, "the others asked for it themselves, after the messages"
+    assert given >= MOST, "most grants come from the releaser, not by a request"
     assert statistics.median(took["grant"]) < 1.2 * statistics.median(took["wake"])

@@ -1,4 +1,4 @@
-"""Keys of a lock to which another program has written: nobody waits for ever, and no call is long."""
+"""Keys of a lock to which another program has written: no caller waits without end, and no call is long."""
 
 import threading
 from collections.abc import Callable
@@ -18,7 +18,7 @@ TURN_SECONDS = 60.0  # for a turn that comes at once; a busy machine may take it
 
 
 def fill(server: Deployment, queue: str, name: str) -> None:
-    """Writes `STRANGERS` foreign entries to a lock's queue, each with this name and its number."""
+    """Write `STRANGERS` foreign entries to a lock's queue, each with this name and its number."""
     for one in server.members:
         with redis.Redis.from_url(one.url, socket_timeout=TURN_SECONDS) as stranger:
             for first in range(0, STRANGERS, 20_000):
@@ -33,7 +33,7 @@ def calls(one: Server, *commands: str) -> int:
 
 
 def take_a_turn(lock: Lock) -> threading.Thread:
-    """Takes the lock once and gives it back, in a thread."""
+    """Take the lock once and release it, in a thread."""
 
     def turn() -> None:
         if lock.acquire(timeout=TURN_SECONDS):
@@ -50,7 +50,7 @@ def take_a_turn(lock: Lock) -> threading.Thread:
 def test_a_lock_with_a_long_queue_of_strangers_is_taken_and_handed_over(
     server: Deployment, connect: Connect, name: str, stranger: str
 ) -> None:
-    """No single call is long: each removes the entries that it has looked at, and looks at no more than it may."""
+    """No single call is long: each removes the entries that it has looked at, up to a limit."""
     queue = f"lock:{{{name}}}:queue"
     fill(server, queue, stranger)
     one, two = connect(server.url).lock(name), connect(server.url).lock(name)
@@ -73,7 +73,7 @@ def test_a_lock_with_a_long_queue_of_strangers_is_taken_and_handed_over(
 
 @pytest.mark.every_server
 def test_a_member_without_a_colon_breaks_nothing(server: Server, connect: Connect, name: str) -> None:
-    """Names need not be text, either: `info` shows them for as long as they are there."""
+    """Names need not be text, either: `info` shows such entries for as long as they are there."""
     one, two = connect(server.url).lock(name), connect(server.url).lock(name)
     with one:
         server.client().zadd(f"lock:{{{name}}}:queue", {b"nobody": 0, b"\xff": 1})
@@ -110,7 +110,7 @@ def test_a_queue_that_is_none_is_named_as_the_reason_and_only_waiting_needs_it(
 def test_a_token_that_is_none_is_named_as_the_reason_at_once(server: Server, connect: Connect, name: str) -> None:
     server.client().rpush(f"lock:{{{name}}}:token", "x")
     with pytest.raises(QuorumError, match="another program has written to a key"):
-        connect(server.url).lock(name).acquire()  # for ever, if patience could mend it
+        connect(server.url).lock(name).acquire()  # without end, if patience could help
     server.client().set(f"lock:{{{name}}}:token", "x")
     with connect(server.url).lock(name) as lock:
         assert lock.token is not None

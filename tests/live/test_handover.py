@@ -1,4 +1,4 @@
-"""A release gives the lock to the first waiter: under which name, for how long, and when it does not."""
+"""A release gives the lock to the first waiter: the name of the hold, its lease, and the exceptions."""
 
 import re
 import threading
@@ -26,7 +26,7 @@ Connect = Callable[..., Client]
 
 @contextmanager
 def waiting(lock: Lock, then: Callable[[Lock], Any]) -> Iterator[list[Any]]:
-    """A thread that waits for `lock`, does `then` while it has it, and releases it; what `then` returned is found."""
+    """Let a thread wait for `lock`, call `then` while it has the lock, and release it; yield the list of results."""
     found: list[Any] = []
 
     def wait() -> None:
@@ -50,21 +50,21 @@ def owner_of(lock: Lock) -> str:
 
 
 def is_given(owner: str) -> bool:
-    """Return whether a releaser gave a hold: such a hold's name has that of the hold before, an attempt's a number."""
+    """Return whether a releaser gave a hold: its name ends with that of the hold before, an attempt's with a number."""
     return re.fullmatch(r".+~[0-9a-f]{16}\.[0-9]+", owner) is not None
 
 
 def test_a_release_gives_the_lock_to_the_waiter_and_takes_no_request_of_its_own(
     server: Deployment, connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name says that the waiter did not ask for it. It does ask if the masters' messages come far apart."""
+    """The name shows that the waiter did not ask for the hold. It does ask if the masters' messages come far apart."""
     monkeypatch.setattr(hub, "GATHER_SECONDS", 20.0)
     holder, waiter = connect(server.url), connect(server.url)
     lock = holder.lock(name, ttl=TTL)
     lock.acquire()
     first = lock.token
     with waiting(waiter.lock(name, ttl=TTL), lambda mine: (owner_of(mine), mine.token)) as found:
-        until(lambda: is_queued(server, name), within=30, what="it waits")
+        until(lambda: is_queued(server, name), within=30, what="a caller waits")
         lock.release()
     ((owner, token),) = found
     assert first is not None
@@ -84,13 +84,13 @@ def test_the_full_lease_is_there_for_whoever_asks(server: Deployment, connect: C
         return mine.remaining()
 
     with waiting(waiter.lock(name, ttl=TTL, renew=renew), look) as found:
-        until(lambda: is_queued(server, name), within=30, what="it waits")
+        until(lambda: is_queued(server, name), within=30, what="a caller waits")
         lock.release()
     assert TTL / 2 < found[0] < TTL
 
 
 def test_a_hold_outlives_the_short_lease_without_renewal(server: Deployment, connect: Connect, name: str) -> None:
-    """Watchdogs, or the next reader, find the answer to the extension; no request asks for it."""
+    """The watchdog, or the next read, finds the answer to the extension; no further request asks for it."""
     holder, waiter = connect(server.url), connect(server.url)
     lock = holder.lock(name, ttl=TTL)
     lock.acquire()
@@ -100,7 +100,7 @@ def test_a_hold_outlives_the_short_lease_without_renewal(server: Deployment, con
         return mine.owned()
 
     with waiting(waiter.lock(name, ttl=TTL, renew=False), stay) as found:
-        until(lambda: is_queued(server, name), within=30, what="it waits")
+        until(lambda: is_queued(server, name), within=30, what="a caller waits")
         lock.release()
     assert found == [True]
 
@@ -111,18 +111,18 @@ def test_with_two_hops_the_waiter_asks(server: Deployment, connect: Connect, nam
     lock = holder.lock(name, ttl=TTL)
     lock.acquire()
     with waiting(waiter.lock(name, ttl=TTL), owner_of) as found:
-        until(lambda: is_queued(server, name), within=30, what="it waits")
+        until(lambda: is_queued(server, name), within=30, what="a caller waits")
         lock.release()
-    assert not is_given(found[0]), "its own attempt"
+    assert not is_given(found[0]), "the waiter has the hold by its own request"
 
 
 def test_a_release_of_an_unfair_lock_only_wakes(server: Deployment, connect: Connect, name: str) -> None:
-    """A newcomer may come first."""
+    """Newcomers may come first."""
     holder, waiter = connect(server.url), connect(server.url)
     lock = holder.lock(name, ttl=TTL, fair=False)
     lock.acquire()
     with waiting(waiter.lock(name, ttl=TTL), owner_of) as found:
-        until(lambda: is_queued(server, name), within=30, what="it waits")
+        until(lambda: is_queued(server, name), within=30, what="a caller waits")
         lock.release()
     assert not is_given(found[0])
 
@@ -130,11 +130,11 @@ def test_a_release_of_an_unfair_lock_only_wakes(server: Deployment, connect: Con
 def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
     server: Deployment, connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release comes between the first step of `close` and the one that takes its waiters out of the queue.
+    """The release comes between the first step of `close` and the step that takes its waiters out of the queue.
 
-    The message about it comes after that step, as it may where this machine or the network is slow.
+    Its message comes after that step, as it may on a slow machine or network.
     """
-    # `close` waits for the not-after time of what the wait has sent: for a node timeout.
+    # `close` waits for the not-after time of the wait's requests: for a node timeout.
     holder, waiter = connect(server.url), connect(server.url, node_timeout=1.0)
     lock = holder.lock(name, ttl=TTL)
     lock.acquire()
@@ -148,9 +148,13 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    until(lambda: is_queued(server, name), within=30, what="it waits")
+    until(lambda: is_queued(server, name), within=30, what="a caller waits")
     session = waiter._session
-    until(lambda: session.hub.reading._parked, within=30, what="it sleeps: else it finds the client closed, and leaves")
+    until(
+        lambda: session.hub.reading._parked,
+        within=30,
+        what="the waiter sleeps: else it finds the client closed, and leaves",
+    )
     leave_queues, message = closing._leave_queues, session.hub.message
     is_left_and_waits = threading.Event()
     released_at: list[float] = []
@@ -178,14 +182,16 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
     waiter.close()
     thread.join(30)
     assert errors
-    until(lambda: not holder.info(name).held, within=HANDED_LEASE_SECONDS, what="it is free")
-    assert time.monotonic() - released_at[0] < HANDED_LEASE_SECONDS, "else its lease may have ended it"
+    until(lambda: not holder.info(name).held, within=HANDED_LEASE_SECONDS, what="the lock is free")
+    assert time.monotonic() - released_at[0] < HANDED_LEASE_SECONDS, (
+        "the hold is given back before its lease could end it"
+    )
 
 
 def test_a_release_that_may_tell_nobody_is_confirmed_and_the_waiter_gets_the_lock_by_its_heartbeat(
     server: Deployment, connect: Connect, name: str
 ) -> None:
-    """The user of both has no right to publish. Meanwhile the lock goes to nobody else."""
+    """The user of both clients has no right to publish. Meanwhile no other client gets the lock."""
     events: list[Any] = []
     for one in server.members:
         one.cli("ACL", "SETUSER", "mute", "reset", "on", "nopass", "~*", "&*", "+@all", "-publish")
@@ -195,7 +201,7 @@ def test_a_release_that_may_tell_nobody_is_confirmed_and_the_waiter_gets_the_loc
         lock = holder.lock(name, ttl=TTL)
         lock.acquire()
         with waiting(waiter.lock(name, ttl=TTL), owner_of) as found:
-            until(lambda: is_queued(server, name), within=30, what="it waits")
+            until(lambda: is_queued(server, name), within=30, what="a caller waits")
             lock.release()
             assert all(one.cli("EXISTS", f"lock:{{{name}}}:waiters") for one in server.members)
         assert not is_given(found[0])

@@ -25,7 +25,7 @@ TTL = 3.0  # and the guard, of the masters that a test starts
 OPTIONS: dict[str, Any] = {"ttl": TTL, "restart_guard": TTL, "node_timeout": 1.0}
 DOWN_SECONDS = 1.0
 RACES = 100
-PAUSE_SECONDS = 0.001  # between two tries to steal a lock; a minority that gave it can be healed only then
+PAUSE_SECONDS = 0.001  # between two tries of a thief; a minority that granted one can be healed only then
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def client(masters: Masters, connect: Connect, name: str) -> Client:
 
 
 class Thief:
-    """Tries to get a lock all the time, past the queue."""
+    """Thief that tries to get a lock all the time, past the queue."""
 
     def __init__(self, lock: Lock) -> None:
         self.got: list[float] = []
@@ -58,16 +58,14 @@ class Thief:
         self._thread = threading.Thread(target=self._steal)
 
     def _steal(self) -> None:
-        while not self._over.wait(
-            PAUSE_SECONDS
-        ):  # a minority that granted it the lock can be healed only between its tries
+        while not self._over.wait(PAUSE_SECONDS):  # a granting minority is healed only between two tries
             try:
                 self.tries += 1
                 if self._lock.acquire(blocking=False):
                     self.got.append(time.monotonic())
                     self._lock.release()
             except RelockError:
-                pass  # too few have a vote at this moment
+                pass  # too few masters have a vote at this moment
 
     def __enter__(self) -> "Thief":
         self._thread.start()
@@ -84,7 +82,7 @@ class Thief:
 def test_a_hold_and_its_queue_survive_a_rolling_restart_of_all_masters_without_persistence(
     *, masters: Masters, client: Client, connect: Connect, start_worker: Callable[..., Worker], name: str
 ) -> None:
-    """Each of five masters is down for a second and comes back empty: no other gets in, no waiter loses its place."""
+    """Each of five masters is down for a second and comes back empty: no other client gets in, and no place is lost."""
     lock = client.lock(name)
     assert lock.acquire(timeout=20)
     token = lock.token
@@ -97,7 +95,7 @@ def test_a_hold_and_its_queue_survive_a_rolling_restart_of_all_masters_without_p
     with Thief(connect(masters.url, **OPTIONS).lock(name, fair=False)) as thief:
         for member in masters.members:
             restart_slowly(member)
-            until(lambda: is_everywhere(masters, name), within=90, what="it has its vote, and the hold back")
+            until(lambda: is_everywhere(masters, name), within=90, what="the master has its vote, and the hold back")
             assert lock.owned()
     assert thief.tries > 100
     assert thief.got == []
@@ -117,10 +115,10 @@ def is_queued(masters: Masters, name: str, count: int) -> bool:
 
 
 def restart_slowly(member: Server) -> None:
-    """Kills it, and starts it again without its data when it has been down for a second."""
+    """Kill a server, and start it again without its data when it has been down for a second."""
     member.kill()
     since = time.monotonic()
-    until(lambda: time.monotonic() - since >= DOWN_SECONDS, within=5, what="it stays down for a second")
+    until(lambda: time.monotonic() - since >= DOWN_SECONDS, within=5, what="the master stays down for a second")
     member.restart(empty=True)
 
 
@@ -134,16 +132,20 @@ def test_a_minority_that_forgot_a_hold_gets_it_back_with_its_count(
         for member in server.members[:2]:
             member.cli("DEL", key_of(name))
         lock.extend()
-        until(lambda: is_everywhere(server, name), within=30, what="it is there again")
+        until(lambda: is_everywhere(server, name), within=30, what="the hold is there again")
         counts = [[b"2"]] * 5
-        until(lambda: replies(server.members, "HVALS", key_of(name)) == counts, within=30, what="with its count")
+        until(
+            lambda: replies(server.members, "HVALS", key_of(name)) == counts,
+            within=30,
+            what="the hold has its count again",
+        )
 
 
 # Races with a release -------------------------------------------------------------------------------------------------
 
 
 def test_healing_that_races_a_release_leaves_nothing(server: Masters, connect: Connect, name: str, seed: int) -> None:
-    """Whichever comes first, the hold that is put back or its end: in the end no master has it."""
+    """Whichever comes first, the healing or the end of the hold: in the end no master has it."""
     dice = random.Random(seed)
     client = connect(server.url)
     names = [f"{name}-{number}" for number in range(RACES)]
@@ -153,7 +155,7 @@ def test_healing_that_races_a_release_leaves_nothing(server: Masters, connect: C
         until(partial(is_everywhere, server, one), within=30, what="all have granted")
         for member in dice.sample(server.members, 2):
             member.cli("DEL", key_of(one))
-        lock.extend()  # it finds what is missing, and lets the background put it back
+        lock.extend()  # finds the masters without the hold, and lets the background heal them
         moment = time.perf_counter() + dice.uniform(0.0, 0.003)
         while time.perf_counter() < moment:
             pass
@@ -167,7 +169,7 @@ def test_healing_that_races_a_release_leaves_nothing(server: Masters, connect: C
 def test_healing_that_comes_after_the_release_is_undone(
     proxy: Proxies, server: Masters, connect: Connect, name: str, forgetful: int
 ) -> None:
-    """A hold that is put back on a minority when its owner has long released it goes again, not only with its lease."""
+    """A hold that a minority is given long after its release is removed, before its lease could end."""
     lock = connect(proxy.url).lock(name)
     assert lock.acquire(timeout=20)
     until(lambda: is_everywhere(server, name), within=30, what="all have granted")
@@ -175,12 +177,12 @@ def test_healing_that_comes_after_the_release_is_undone(
         member.cli("DEL", key_of(name))
     late = [one.hold_request(calls_script("heal")) for one in proxy.members[:forgetful]]
     lock.extend()
-    until(lambda: all(one.struck.is_set() for one in late), within=10, what="it is on its way")
+    until(lambda: all(one.struck.is_set() for one in late), within=10, what="the healing is on its way")
     lock.release()
     for one in late:
         one.release()
-    until(lambda: all(one.done.is_set() for one in late), within=10, what="it has arrived")
-    until(lambda: is_nowhere(server, name), within=5, what="it is undone")
+    until(lambda: all(one.done.is_set() for one in late), within=10, what="the healing has arrived")
+    until(lambda: is_nowhere(server, name), within=5, what="the grant is undone")
 
 
 def is_told_down(events: list[Any], member: Proxy) -> bool:
@@ -188,7 +190,7 @@ def is_told_down(events: list[Any], member: Proxy) -> bool:
 
 
 def test_a_healing_that_is_void_puts_nothing_back(proxy: Proxies, server: Masters, connect: Connect, name: str) -> None:
-    """A master ignores a hold that is put back only after the node timeout."""
+    """Masters ignore a healing that arrives only after the node timeout."""
     events: list[Any] = []
     client = connect(proxy.url, node_timeout=0.2, on_event=events.append)
     lock = client.lock(name)
@@ -197,16 +199,20 @@ def test_a_healing_that_is_void_puts_nothing_back(proxy: Proxies, server: Master
     late = proxy.members[0].hold_request(calls_script("heal"))
     server.members[0].cli("DEL", key_of(name))
     lock.extend()
-    until(late.struck.is_set, within=10, what="it is on its way")
-    until(lambda: is_told_down(events, proxy.members[0]), within=10, what="nobody waits for it; it may be back at once")
+    until(late.struck.is_set, within=10, what="the healing is on its way")
+    until(
+        lambda: is_told_down(events, proxy.members[0]),
+        within=10,
+        what="no call waits for the master, which may be back at once",
+    )
     client.close()  # so that the client neither undoes nor repeats it
     late.release()
-    until(late.done.is_set, within=10, what="it has arrived")
+    until(late.done.is_set, within=10, what="the healing has arrived")
     assert owners(server, name)[0] is None
     assert owners(server, name)[1:] == [owners(server, name)[1]] * 4
 
 
-# What a quorum forgot -------------------------------------------------------------------------------------------------
+# Holds that a quorum forgot -------------------------------------------------------------------------------------------
 
 
 def delete(masters: Masters, name: str) -> None:
@@ -233,7 +239,7 @@ def restart(masters: Masters, name: str) -> None:
 def test_what_a_quorum_has_forgotten_is_lost_and_never_put_back(
     masters: Masters, client: Client, connect: Connect, name: str, forget: Callable[[Masters, str], Any]
 ) -> None:
-    """Owners learn of the loss, the next one gets the lock, and the old hold is never seen on those masters again."""
+    """Owners learn of the loss, the next one gets the lock, and the old hold never comes back to those masters."""
     lock = client.lock(name)
     assert lock.acquire(timeout=20)
     until(lambda: is_everywhere(masters, name), within=30, what="all have granted")
@@ -245,7 +251,7 @@ def test_what_a_quorum_has_forgotten_is_lost_and_never_put_back(
         return True
 
     forget(masters, name)
-    until(lambda: looked() and lock.lost, within=5 * TTL, what="it is lost")
+    until(lambda: looked() and lock.lost, within=5 * TTL, what="the hold is lost")
     with pytest.raises(LockLostError):
         lock.release()
     other = connect(masters.url, **OPTIONS).lock(name)

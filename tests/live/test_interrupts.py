@@ -1,8 +1,8 @@
 """An exception at any instruction of relock's code leaves the hold with the caller, or undone.
 
-Opcode tracing raises at each instruction in turn: first a run counts the instructions that relock's own frames
-execute, then one run for each of them raises there. Afterwards either the caller has the hold, with the same count
-here and on the master, and can release it; or nothing is left, here or there, and nothing is renewed.
+Opcode tracing raises at each instruction in turn: first a run counts the instructions of relock's own frames, then one
+run for each of them raises there. Afterwards either the caller has the hold, with the same count here and on the
+master, and can release it; or nothing is left, here or there, and nothing is renewed.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ TICKS_MAX = 150  # fifteen seconds
 
 @pytest.fixture
 def ttl() -> float:
-    """The lease: so long that leftovers are still there when the test looks for them."""
+    """The lease (s): leftovers must still be there when the test looks for them."""
     return 30.0
 
 
@@ -46,7 +46,7 @@ def client(connect: Callable[..., Client], server: Deployment, ttl: float) -> Cl
 
 
 def warm_up(client: Client) -> None:
-    """Opens connections and loads scripts, so that every run takes the same way."""
+    """Open connections and load scripts, so that every run takes the same way."""
     with client.lock("warm"), client.lock("warm"):
         pass
 
@@ -94,9 +94,9 @@ def count_instructions(action: Callable[[Lock], None], client: Client, name: str
 
 
 def points(total: int, server: Deployment, seed: int, *, step: int = 1) -> range:
-    """The instructions to raise at: each second, and fewer with several masters, which take more and slower ones.
+    """Return the numbers of the instructions to raise at: each second, and fewer with several masters.
 
-    Which ones, the seed says: so all have their turn, in one run or the next.
+    The seed chooses them, so that all have their turn in some run. Several masters take more and slower instructions.
     """
     masters = len(server.members)
     step *= 2 if masters == 1 else 4 * masters
@@ -104,7 +104,7 @@ def points(total: int, server: Deployment, seed: int, *, step: int = 1) -> range
 
 
 def same_count(masters: list[Redis], lock: Lock) -> bool:
-    """A nested call that was interrupted settles its count in the background, on each master."""
+    """Return whether a nested call's count, which the background settles after an interrupt, is right everywhere."""
     return all(redis.hvals(f"lock:{{{lock.name}}}") == [b"%d" % lock.hold_count] for redis in masters)
 
 
@@ -143,7 +143,7 @@ def test_an_exception_at_any_instruction_leaves_the_hold_with_the_caller_or_undo
             except Interrupt:
                 pass
         if lock.owned():
-            if strike.where:  # with several masters it may have come to its end before
+            if strike.where:  # with several masters the call may have ended before
                 with_caller.append(strike.where)
             until(
                 partial(same_count, masters, lock),
@@ -159,7 +159,7 @@ def test_an_exception_at_any_instruction_leaves_the_hold_with_the_caller_or_undo
             within=min(10.0, ttl / 2),
             what=f"nothing left after an interrupt in {where}",
         )
-    assert client.statistics().held == 0, "nothing is renewed for nobody"
+    assert client.statistics().held == 0, "no hold without an owner is renewed"
     print(f"{action.__name__}: {total} instructions, the caller kept the hold after {len(with_caller)}")
     if action in (acquire, use):
         assert len(with_caller) < 20, (
@@ -198,7 +198,7 @@ def test_an_exception_in_a_wait_leaves_nothing_in_the_queue(
 def test_an_exception_while_a_call_fails_lets_other_threads_of_its_owner_in(
     which: str, client: Client, server: Deployment, name: str, seed: int
 ) -> None:
-    """The hold of an ``owner=`` was lost, and an exception strikes while the call that says so is about to raise."""
+    """The hold of an ``owner=`` was lost, and an exception strikes while a call is about to raise that."""
 
     def play(number: int, strike: Strike) -> None:
         lock = client.lock(f"{name}-{number}", owner="job")
@@ -218,7 +218,7 @@ def test_an_exception_while_a_call_fails_lets_other_threads_of_its_owner_in(
     for point in points(counted.count, server, seed):
         play(point, strike := Strike(raise_at=point))
         gate = client._session.gates._gates.get((f"{name}-{point}", ("owner", "job")))
-        assert gate is None or is_open(gate), f"nobody is in after an interrupt in {strike.where}"
+        assert gate is None or is_open(gate), f"the gate is open after an interrupt in {strike.where}"
 
 
 def is_open(gate: Any) -> bool:
@@ -249,7 +249,7 @@ def test_an_exception_while_another_one_is_cleaned_up_after_changes_nothing_abou
     part: float,
     owner: str | None,
 ) -> None:
-    """The first one strikes before anything is noted, or after that; the second at each instruction of the clean-up."""
+    """The first exception strikes before or after the call's record is written, the second in the clean-up."""
     masters = [one.client() for one in server.members]
 
     def play(number: int, second: Strike) -> Lock:
@@ -290,21 +290,21 @@ def test_an_exception_while_another_one_is_cleaned_up_after_changes_nothing_abou
 
 
 def wait(lock: Lock) -> None:
-    """A condition's wait that times out at once, inside one more level."""
+    """Wait on a condition, inside one more level; the wait times out at once."""
     condition = threading.Condition(lock)  # type: ignore[arg-type]
     with condition:
         condition.wait(0)
 
 
 def wait_with_a_lost_hold(lock: Lock) -> None:
-    """A wait whose hold another client has ended: a lost hold stands in for it until its levels are left."""
+    """Wait on a condition after another client has ended the hold, so that a lost hold stands in for it."""
     condition = threading.Condition(lock)  # type: ignore[arg-type]
     with contextlib.suppress(LockLostError), condition:
         condition.wait(0)
 
 
 def leave_each(lock: Lock) -> None:
-    """Leaves all levels that there are, also those of a lost hold."""
+    """Leave all levels, also those of a lost hold."""
     with contextlib.suppress(NotOwnedError):
         while True:
             with contextlib.suppress(LockLostError):
@@ -339,7 +339,7 @@ def test_an_exception_in_a_condition_s_wait_leaves_the_hold_with_the_caller_or_u
         play(lock, strike)
         leave_each(lock)
         left.append((lock.name, strike.where))
-    assert client.statistics().held == 0, "nothing is renewed for nobody"
+    assert client.statistics().held == 0, "no hold without an owner is renewed"
     for lock_name, where in left:
         until(partial(is_free, masters, lock_name), within=15.0, what=f"nothing left after an interrupt in {where}")
 
@@ -351,7 +351,7 @@ def test_a_signal_between_request_and_reply_undoes_the_grant(own_server: Deploym
         lock = client.lock(name)
         own_server.stop()
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
-        with pytest.raises(AlarmError):  # noqa: PT012  (on a busy machine it may come first)
+        with pytest.raises(AlarmError):  # noqa: PT012  (on a busy machine the signal may come first)
             timer.start()
             lock.acquire()
         timer.join()
@@ -366,7 +366,7 @@ def test_a_signal_between_request_and_reply_undoes_the_grant(own_server: Deploym
 def test_signals_that_keep_coming_do_not_make_a_silent_master_be_waited_for_longer(
     own_server: Deployment, name: str
 ) -> None:
-    """Handlers return, and Python makes the system call again that each signal has ended."""
+    """Handlers return, and Python repeats the system call that each signal has ended."""
     ticks: list[int] = []
     is_over = threading.Event()
 
@@ -383,7 +383,7 @@ def test_signals_that_keep_coming_do_not_make_a_silent_master_be_waited_for_long
             ticker.start()
             with pytest.raises(QuorumError):
                 client.lock(name).acquire(timeout=0)
-            assert len(ticks) < TICKS_MAX, "it came back while signals still came"
+            assert len(ticks) < TICKS_MAX, "the call returned while signals still came"
     finally:
         own_server.cont()
         is_over.set()
@@ -399,7 +399,7 @@ def test_a_signal_ends_a_wait_at_once_and_leaves_the_queue(
     redis = server.client()
 
     def interrupt_when_queued() -> None:
-        until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == 1, within=10.0, what="it waits")
+        until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == 1, within=10.0, what="a caller waits")
         os.kill(os.getpid(), signal.SIGUSR1)
 
     thread = threading.Thread(target=interrupt_when_queued)
@@ -418,10 +418,10 @@ def test_close_right_after_an_interrupt_leaves_nothing(
     holder.acquire()
     redis = server.client()
     for _ in range(5):
-        client = connect(server.url, node_timeout=1.0)  # its close lasts so long
+        client = connect(server.url, node_timeout=1.0)  # so long does its close last
 
         def interrupt_when_queued() -> None:
-            until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == 1, within=10.0, what="it waits")
+            until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == 1, within=10.0, what="a caller waits")
             os.kill(os.getpid(), signal.SIGUSR1)
 
         thread = threading.Thread(target=interrupt_when_queued)
@@ -452,7 +452,7 @@ def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it
     def strike(_: Hold) -> None:
         raise Interrupt
 
-    client = connect(server.url, node_timeout=1.0)  # its close lasts so long
+    client = connect(server.url, node_timeout=1.0)  # so long does its close last
     monkeypatch.setattr(client._session.janitor, "_platform", Late())
     monkeypatch.setattr(client._session.watchdog, "watch", strike)
     with pytest.raises(Interrupt):
@@ -465,7 +465,7 @@ def test_close_does_what_an_interrupt_has_left_where_no_thread_has_come_to_do_it
     masters = [one.client() for one in server.members]
     until(lambda: is_free(masters, name), within=10.0, what="the grant is undone")
     for target in started:
-        target()  # finds nothing to do, and ends
+        target()  # finds no task, and ends
 
 
 def test_a_close_that_was_interrupted_is_brought_to_its_end_by_the_next(
@@ -483,7 +483,7 @@ def test_a_close_that_was_interrupted_is_brought_to_its_end_by_the_next(
         with pytest.raises(Interrupt):
             client.close()
     client.close()
-    until(lambda: not watchdog.running, within=10, what="its thread has ended")
+    until(lambda: not watchdog.running, within=10, what="the thread has ended")
     assert not any(master.pool._idle for master in client._session.masters)
 
 

@@ -15,7 +15,7 @@ from relock import AcquireTimeoutError, Client, QuorumError, ReleaseUnconfirmed
 
 pytestmark = pytest.mark.every_quorum
 
-TTL = 6.0  # a node timeout of 0.6 s
+TTL = 6.0  # seconds; the node timeout is 0.6 s
 PATIENT = {"ttl": TTL}
 
 
@@ -47,14 +47,14 @@ def holds(server: Deployment, name: str) -> list[bytes]:
 
 
 def leases(server: Deployment, name: str) -> list[int]:
-    """The rest of the lease on each master, in ms."""
+    """Return the remaining lease on each master, in ms."""
     return [int(one.cli("PTTL", f"lock:{{{name}}}")) for one in server.members]
 
 
 def nothing_left(server: Deployment, name: str, within: float = 0.8 * TTL) -> bool:
-    """Waits until no master has anything left, which is before a lease would end; true then.
+    """Wait until no master has anything left, which is before a lease would end; true then.
 
-    Of a release that a busy master did not answer in time, nobody knows how it went: it is carried out, or repeated.
+    The outcome of a release that a busy master did not answer in time is unknown: it is carried out, or repeated.
     """
     keys = [f"lock:{{{name}}}{part}" for part in ("", ":queue", ":waiters")]
     until(
@@ -86,7 +86,7 @@ def test_a_swallowed_grant_of_a_single_try_is_undone(
     with pytest.raises(QuorumError):
         flaky.lock(name).acquire(blocking=False)
     until(fault.done.is_set, within=10, what="the reply is swallowed")
-    assert nothing_left(server, name), "the grant that nobody heard of is undone"
+    assert nothing_left(server, name), "the grant whose reply was lost is undone"
 
 
 def test_a_swallowed_enqueue_leaves_one_place(
@@ -104,7 +104,7 @@ def test_a_swallowed_enqueue_leaves_one_place(
 
     thread = threading.Thread(target=take)
     thread.start()
-    until(lambda: server.client().zcard(f"lock:{{{name}}}:queue") == 1, within=10, what="it queues")
+    until(lambda: server.client().zcard(f"lock:{{{name}}}:queue") == 1, within=10, what="the waiter queues")
     holder.release()
     thread.join()
     assert taken == [True]
@@ -165,7 +165,7 @@ def test_a_release_that_never_arrived_is_repeated(
     lock.acquire()
     faulty.lose_request(calls_script("release"))
     lock.release()
-    assert nothing_left(server, name), "the janitor repeats it before the lease ends"
+    assert nothing_left(server, name), "the janitor repeats the release before the lease ends"
 
 
 def test_a_swallowed_renewal_is_made_good(
@@ -188,12 +188,12 @@ def test_a_grant_that_comes_late_creates_nothing(
     lock = flaky.lock(name)
     with pytest.raises(QuorumError):
         lock.acquire(blocking=False)
-    with flaky.lock(name, timeout=10):  # the same thread's next acquire
+    with flaky.lock(name, timeout=10):  # the next acquire of the same thread
         assert holds(server, name) == [b"1"]
         fault.release()
         until(fault.done.is_set, within=10, what="the late script runs")
-        assert holds(server, name) == [b"1"], "it harms no later hold"
-    assert nothing_left(server, name), "it leaves no orphan"
+        assert holds(server, name) == [b"1"], "the late acquire harms no later hold"
+    assert nothing_left(server, name), "the late acquire leaves no orphan"
 
 
 @pytest.mark.reach("majority", "all")
@@ -213,11 +213,11 @@ def test_an_enqueue_that_comes_late_queues_nobody(
             errors.append(error)
         return fault.struck.is_set()
 
-    until(is_asked, within=20, what="it has asked for a place")
-    assert errors, "the last thing it knew was silence"
+    until(is_asked, within=20, what="the call has asked for a place")
+    assert errors, "the last sign of the masters was silence"
     fault.release()
     until(fault.done.is_set, within=10, what="the late script runs")
-    until(lambda: server.client().zcard(f"lock:{{{name}}}:queue") == 0, within=5, what="nobody is queued")
+    until(lambda: server.client().zcard(f"lock:{{{name}}}:queue") == 0, within=5, what="no waiter is queued")
     holder.release()
     with flaky.lock(name, timeout=10):
         pass
@@ -231,7 +231,7 @@ def test_a_release_that_comes_late_harms_no_later_hold(
     lock.acquire()
     fault = faulty.hold_request(calls_script("release"))
     lock.release()
-    assert lock.acquire(timeout=20), "the janitor's release came first"
+    assert lock.acquire(timeout=20), "the janitor has repeated the release"
     fault.release()
     until(fault.done.is_set, within=10, what="the late script runs")
     assert holds(server, name) == [b"1"]
@@ -371,14 +371,14 @@ def test_a_black_hole_ends_a_try_after_the_node_timeout(
 
 
 def kill_connections(client: Client, server: Deployment) -> None:
-    """Have the servers close a client's connections, and wait until the client can see that."""
+    """Let the servers close a client's connections, and wait until the client can see that."""
     fds = [idle.channel.fileno for master in client._session.masters for idle in master.pool._idle]
     server.cli("CLIENT", "KILL", "TYPE", "normal")
     until(lambda: all(map(has_ended, fds)), within=20, what="all have ended")
 
 
 def has_ended(fd: int) -> bool:
-    """Return True where the server's end of a connection has come, or a thread of relock has closed ours already."""
+    """Return whether the end of the server's side has come, or a thread of relock has closed ours already."""
     try:
         return bool(select.select([fd], [], [], 0.0)[0])
     except OSError:

@@ -1,4 +1,4 @@
-"""The waiting thread that reads the subscriptions for the others: however it leaves, nobody waits for it."""
+"""The waiting thread that reads the subscriptions for the others: however it ends, no other waiter is delayed."""
 
 import os
 import signal
@@ -15,12 +15,12 @@ from relock._runtime.wakeups.waiter import Waiter
 
 pytestmark = pytest.mark.every_quorum
 
-LONG = 60.0  # seconds that nothing here must take
+LONG = 60.0  # seconds that nothing here may take
 Connect = Callable[..., Client]
 
 
 def leads(client: Client, name: str) -> bool:
-    """Return whether the thread that waits for the lock `name` reads the subscriptions: all of them, after a moment."""
+    """Return whether the thread that waits for the lock `name` reads all subscriptions."""
     ears = [subscription._ear for subscription in client._session.hub.subscriptions]
     if not all(ear is not None and ear.is_led for ear in ears):
         return False
@@ -29,7 +29,7 @@ def leads(client: Client, name: str) -> bool:
 
 
 class Follower:
-    """A thread that takes a lock, and gives it back."""
+    """A thread that takes a lock, and releases it."""
 
     def __init__(self, lock: Lock) -> None:
         self.has_it = threading.Event()
@@ -56,17 +56,17 @@ def held(connect: Connect, server: Deployment, name: str) -> tuple[Lock, Lock]:
 
 
 def once_it_leads(client: Client, own: Lock, then: Callable[[], None]) -> None:
-    """Calls `then`, in another thread, once a thread that waits for `own` reads the subscriptions of `client`."""
+    """Call `then`, in another thread, once a thread that waits for `own` reads the subscriptions of `client`."""
 
     def run() -> None:
-        until(lambda: leads(client, own.name), within=LONG, what="it leads")
+        until(lambda: leads(client, own.name), within=LONG, what="the waiter leads")
         then()
 
     threading.Thread(target=run).start()
 
 
 def follow(client: Client, other: Lock) -> Follower:
-    """A thread that waits for `other` while another one leads."""
+    """Return the thread that waits for `other` while another one leads."""
     follower = Follower(client.lock(other.name))
     until(lambda: client.statistics().waiting == 2, within=LONG, what="both wait")
     return follower
@@ -84,7 +84,7 @@ def test_a_leader_in_a_signal_handler_is_deposed(client: Client, held: tuple[Loc
     def strike() -> None:
         follower, ears = follow(client, other), [one._ear for one in hub.subscriptions]
         os.kill(os.getpid(), signal.SIGUSR1)
-        assert has_begun.wait(LONG), "until then it reads"
+        assert has_begun.wait(LONG), "the leader is in the handler"
         other.release()
         until(
             lambda: all(one._ear is not None and one._ear not in ears for one in hub.subscriptions),
@@ -108,7 +108,7 @@ def test_a_leader_in_a_signal_handler_is_deposed(client: Client, held: tuple[Loc
 def test_a_leader_hears_its_own_message(
     client: Client, held: tuple[Lock, Lock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No thread is switched between the message and the only thread that waits."""
+    """No switch of threads is between the message and the only thread that waits."""
     own, _ = held
     readers, message = list[int](), client._session.hub.message
 
@@ -147,7 +147,7 @@ def test_a_leader_that_a_signal_interrupts_leaves_the_role_to_a_follower(
 def test_a_child_of_a_leader_s_process_leaves_the_leader_alone(client: Client, held: tuple[Lock, Lock]) -> None:
     own, other = held
     waiting = Follower(client.lock(own.name))
-    until(lambda: leads(client, own.name), within=LONG, what="it leads")
+    until(lambda: leads(client, own.name), within=LONG, what="the waiter leads")
     ears = [subscription._ear for subscription in client._session.hub.subscriptions]
     pid = os.fork()
     if pid == 0:

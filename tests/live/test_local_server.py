@@ -1,4 +1,4 @@
-"""Servers of one's own, as the demo and the fixture `relock_server` have them: fresh, loopback only, and ended."""
+"""Servers that belong to a demo or to the fixture `relock_server`: fresh, on loopback only, and ended."""
 
 import multiprocessing
 import os
@@ -25,7 +25,7 @@ WITHIN = 30.0
 
 @pytest.fixture
 def look() -> Iterator[Callable[[LocalServer], redis.Redis]]:
-    """Makes connections to look behind relock's back; they resend nothing."""
+    """Make connections to look behind relock's back; they resend nothing."""
     made: list[redis.Redis] = []
 
     def look(server: LocalServer) -> redis.Redis:
@@ -105,7 +105,7 @@ def test_it_crashes_and_comes_back_empty_on_its_port(
     assert look(relock_server).dbsize() == 0
     look(relock_server).set("left", 1)
     relock_server.restart()
-    assert look(relock_server).dbsize() == 0, "also one that runs"
+    assert look(relock_server).dbsize() == 0, "a server that still runs is emptied, too"
 
 
 def test_it_stands_still_and_goes_on(relock_server: LocalServer) -> None:
@@ -131,7 +131,7 @@ def test_one_that_answers_nothing_ends_as_well(how: str) -> None:
 def test_it_outlives_the_thread_that_started_it_again(
     relock_server: LocalServer, look: Callable[[LocalServer], redis.Redis]
 ) -> None:
-    """Kernels take the end of a thread for that of the parent."""
+    """Kernels take the end of the thread that started a child for the end of the child's parent."""
     ended = threading.Thread(target=relock_server.restart)
     ended.start()
     ended.join()
@@ -151,7 +151,7 @@ def test_a_forked_child_may_have_one_of_its_own(relock_server: LocalServer) -> N
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert is_there(relock_server.port), "the parent's is left alone"
+    assert is_there(relock_server.port), "a child leaves the parent's server alone"
 
 
 def test_where_somebody_takes_its_port_meanwhile_it_takes_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_where_somebody_takes_its_port_meanwhile_it_takes_another_one(monkeypatc
 
 
 def test_the_one_of_the_package_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The fixture is the same wherever tests run; the demo takes what the machine has."""
+    """The fixture uses the same server wherever tests run; the demo uses what the machine has."""
     monkeypatch.setattr(servers, "packaged_valkey", lambda: tmp_path / "packaged")
     monkeypatch.setattr(starting, "ON_PATH", ("sh",))
     first, second = servers.find_programs(packaged_first=True)

@@ -1,4 +1,4 @@
-"""Lua compares text as the server's locale has it, and most locales pass over a minus at first."""
+"""Lua compares text by the locale of the server, and most locales ignore a minus at first."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ FAR_US = 4_000_000_000_000_000
 
 @pytest.fixture(scope="module")
 def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with that locale, made from the system's sources."""
+    """Build that locale from the system's sources; return its folder."""
     if shutil.which("localedef") is None or not (SOURCES / "en_US").exists():
         pytest.skip("locales can't be made here")
     folder = tmp_path_factory.mktemp("locales")
@@ -34,7 +34,7 @@ def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=find_servers())
 def speaking(request: pytest.FixtureRequest, locales: Path) -> Iterator[redis.Redis]:
-    """A server that compares text as people do in that language."""
+    """Start a server that sorts text by the rules of that language."""
     server = Server(request.param, find_servers()[request.param])
     server.environment |= {"LC_ALL": LOCALE, "LOCPATH": os.fspath(locales)}
     try:

@@ -1,4 +1,4 @@
-"""The first call that needs them refuses masters that can be no honest quorum, and says what to change."""
+"""The first call that needs them refuses masters that can be no honest quorum, and names the remedy."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -57,11 +57,11 @@ def test_one_of_three_that_may_evict_is_warned_of_by_the_first_acquire(
 
     def look() -> int:
         with suppress(QuorumError):
-            client.lock(name).acquire(blocking=False)  # the first look at them, so they have no votes yet
+            client.lock(name).acquire(blocking=False)  # the first look at the masters, which have no votes yet
         return len(caught)
 
     with pytest.warns(RelockWarning, match=f"{third.port}.* set maxmemory-policy to noeviction") as caught:
-        until(look, within=10, what="it is warned of")
+        until(look, within=10, what="the warning is given")
     assert len(caught) == 1
     assert [len(master.problems) for master in client.statistics().masters] == [0, 0, 1]
 
@@ -69,7 +69,7 @@ def test_one_of_three_that_may_evict_is_warned_of_by_the_first_acquire(
 def test_a_master_that_becomes_a_replica_later_is_one_that_is_down(
     servers: list[Server], connect: Connect, server_kind: str, name: str
 ) -> None:
-    """Masters that were right once leave the others to go on: only one vote is lost."""
+    """Masters that were right once stop no other: only one vote is lost."""
     one, two, third = servers
     third.cli("REPLICAOF", "NO", "ONE")
     client = connect([one.url, two.url, third.url], **OPTIONS)

@@ -1,8 +1,8 @@
 """A master gives its place to another one behind the same address, and open connections stay where they are.
 
 So does a virtual address, DNS or a load balancer in front of a master and its replica: a planned failover breaks
-nothing. Each client then finds out by itself that what it is connected to is the master no more. Its waiters must not
-take what the new master has given to another client.
+nothing. Each client then finds out by itself that its connections do not lead to the master any more. Its waiters must
+not take a lock that the new master has given to another client.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,11 +18,11 @@ from support.until import until
 from relock import Client
 
 Connect = Callable[..., Client]
-MOVE_SECONDS = 5.0  # within this time a waiter that was deaf has had its turn
+MOVE_SECONDS = 5.0  # within which a waiter that was deaf has had its turn
 GUARD = 5.0
 TTL = 5.0
-PAUSE_MS = 10_000  # how long writes wait on the old master at most
-NO_VOTE = 1.02 * GUARD  # how long the new master grants nothing
+PAUSE_MS = 10_000  # for which writes wait on the old master, at most
+NO_VOTE = 1.02 * GUARD  # for which the new master grants nothing
 
 
 @define
@@ -41,7 +41,7 @@ class Pair:
         self.in_step()
 
     def in_step(self) -> None:
-        """Waits until the replica has all that the master has."""
+        """Wait until the replica has all data of the master."""
         offset = self.master.client().info("replication")["master_repl_offset"]
 
         def has_all() -> bool:
@@ -51,7 +51,7 @@ class Pair:
         until(has_all, within=30, what="the replica has all that its master has")
 
     def move(self, how: str) -> None:
-        """Makes the replica the master, without a loss, and makes the address lead there."""
+        """Make the replica the master, without a loss, and make the address lead there."""
         if how == "FAILOVER":
             self.master.cli("FAILOVER")
         else:
@@ -89,7 +89,7 @@ def pair(server_kind: str) -> Iterator[Pair]:
 def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
     pair: Pair, connect: Connect, name: str, *, how: str, guard: float, handoff: str
 ) -> None:
-    """No hold is lost, no two are inside at once, and those that waited at the old master are served soon."""
+    """No hold is lost, no two are inside at once, and the waiters that listened at the old master are served soon."""
     pair.vote(guard)
     options = {"ttl": TTL, "restart_guard": guard, "handoff": handoff, "node_timeout": 1.0}
     holder, waiting, others = (connect(pair.place.url, **options) for _ in range(3))
@@ -104,6 +104,6 @@ def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
     late = crowd.late(MOVE_SECONDS + (2 * NO_VOTE if guard else 0.0))
     served = crowd.room.served
     crowd.end()
-    assert crowd.room.together == [], "nobody was beside another"
-    assert crowd.room.lost == [], "nobody lost a hold"
-    assert late == [], f"all who waited were served, among {served} turns"
+    assert crowd.room.together == [], "no two threads were inside at once"
+    assert crowd.room.lost == [], "no hold was lost"
+    assert late == [], f"all waiters were served, among {served} turns"

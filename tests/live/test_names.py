@@ -41,7 +41,7 @@ def test_a_pattern_without_a_utf8_form_is_refused(client: Client) -> None:
 
 @pytest.mark.every_server
 def test_the_filter_agrees_with_the_server(server: Server) -> None:
-    """Random globs over random names, against KEYS."""
+    """Random globs over random names select as KEYS does."""
     dice = random.Random(1)
     text: Callable[[int], str] = lambda most: "".join(dice.choices(LETTERS, k=dice.randint(1, most)))  # noqa: E731
     names = {text(4) for _ in range(200)}

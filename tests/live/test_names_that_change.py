@@ -18,14 +18,14 @@ from relock import Client, QuorumError
 
 Connect = Callable[..., Client]
 WATCHED_SECONDS = 4.0
-SUBSCRIBES_MAX = 2  # how many may have a reason within that time
+SUBSCRIBES_MAX = 2  # that may have a reason within that time
 CONNECTIONS_MAX = 80
 TTL = 10.0
 
 
 @pytest.fixture
 def start(server_kind: str) -> Iterator[Callable[..., Server]]:
-    """Starts a server, or a replica."""
+    """Start a server, or a replica."""
     program = find_servers()[server_kind]
     started: list[Server] = []
 
@@ -51,7 +51,7 @@ def subscribes(server: Server) -> int:
 
 
 def hand_over_again_and_again(releaser: Client, waiter: Client, name: str, server: Server) -> int:
-    """`releaser` never waits, and hands the lock to `waiter` each time. Returns how many subscriptions that took."""
+    """Hand the lock from `releaser`, which never waits, to `waiter` each time; return the number of subscriptions."""
     ours, theirs = releaser.lock(name), waiter.lock(name)
 
     def take_a_turn() -> None:
@@ -63,7 +63,7 @@ def hand_over_again_and_again(releaser: Client, waiter: Client, name: str, serve
         assert ours.acquire(timeout=10)
         thread = threading.Thread(target=take_a_turn)
         thread.start()
-        until(lambda: server.cli("ZCARD", f"{key_of(name)}:queue"), within=20, what="it waits")
+        until(lambda: server.cli("ZCARD", f"{key_of(name)}:queue"), within=20, what="a caller waits")
         ours.release()
         thread.join()
     return subscribes(server) - before
@@ -110,7 +110,7 @@ def test_no_call_fails_because_a_master_gets_its_first_replica(
         if what == "release":
             assert lock.acquire(timeout=10)
         else:
-            assert others.acquire(timeout=10)  # it is connected
+            assert others.acquire(timeout=10)  # connects the client
             others.release()
         fault = place.hold_reply(calls_script(what))
         results: list[Any] = []
@@ -141,7 +141,7 @@ def wait(lock: Any) -> None:
 
 
 class Alternating(Proxy):
-    """Leads each connection to the next of its servers."""
+    """Proxy that leads each connection to the next of its servers."""
 
     def lead_in_turn(self, *ports: int) -> None:
         self._turns = itertools.cycle(ports)
@@ -194,12 +194,12 @@ def test_a_try_without_waiting_is_not_told_of_a_hold_that_only_a_demoted_master_
         held, tried = holder.lock(name), other.lock(name)
         assert held.acquire(timeout=10)
         assert not tried.acquire(blocking=False)
-        until(lambda: replica.cli("EXISTS", key_of(name)), within=10, what="the replica has it, too")
-        master.cli("REPLICAOF", "127.0.0.1", "1")  # no server is there: a wrong address, or a firewall, say
+        until(lambda: replica.cli("EXISTS", key_of(name)), within=10, what="the replica has the hold, too")
+        master.cli("REPLICAOF", "127.0.0.1", "1")  # where no server is: a wrong address or a firewall, for example
         replica.cli("REPLICAOF", "NO", "ONE")
         place.lead_new_to(replica.port)
         held.release()
-        until(lambda: not replica.cli("EXISTS", key_of(name)), within=10, what="the new master has it released")
+        until(lambda: not replica.cli("EXISTS", key_of(name)), within=10, what="the hold is released on the new master")
         until(lambda: takes(tried), within=5, what="who tries again and again gets the lock")
     finally:
         place.close()
@@ -237,6 +237,6 @@ def test_where_no_server_has_a_name_waiters_follow_a_master_that_has_moved_all_t
         late = crowd.late(5.0)
         served = crowd.room.served
         crowd.end()
-        assert late == [], f"all who waited were served, among {served} turns"
+        assert late == [], f"all waiters were served, among {served} turns"
     finally:
         place.close()

@@ -18,8 +18,8 @@ from relock._runtime.masters import pool
 from relock._runtime.masters.connections import Connection
 
 BURST = 64
-SOON = 30.0  # seconds after which a failure is one
-LONG = 600.0  # seconds: a lease that nobody renews during a test
+SOON = 30.0  # seconds after which a wait has failed
+LONG = 600.0  # seconds: a lease that needs no renewal during a test
 TTL = 4.5  # a machine that is busy elsewhere for three seconds loses no lock here
 
 
@@ -48,7 +48,7 @@ def calls_under_way(client: Client, count: int) -> Iterator[None]:
         connection.pool.give_back(connection, client._session.clock())
 
 
-# What nobody needs ----------------------------------------------------------------------------------------------------
+# Connections that no call needs ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.every_quorum
@@ -58,7 +58,7 @@ def test_what_a_burst_has_opened_is_closed_though_nobody_calls_any_more(
     monkeypatch.setattr(pool, "UNUSED_SECONDS", 1.0)
     client = connect(server.url, ttl=LONG, node_timeout=5.0)
     lock = client.lock(name)
-    lock.acquire()  # from here on the watchdog's thread runs
+    lock.acquire()  # starts the watchdog's thread
     with calls_under_way(client, BURST):
         assert [named(member, client) for member in server.members] == [BURST] * len(server.members)
     for member in server.members:
@@ -76,7 +76,7 @@ def test_a_client_without_threads_closes_them_with_its_next_call(
     with calls_under_way(client, BURST):
         pass
     assert named(server, client) == BURST
-    for connection in master.pool._idle:  # half a minute goes by
+    for connection in master.pool._idle:  # as if half a minute had gone by
         connection.idle_since -= pool.UNUSED_SECONDS
     master.pool.sweep_at -= pool.UNUSED_SECONDS
     client.info(name)
@@ -116,8 +116,8 @@ def test_many_threads_share_as_many_connections_as_there_may_be(
         is_over.set()
         watcher.join()
     assert client.statistics().grants == 24 * 5
-    # Beside the one for calls there are the watchdog's and the janitor's; and a busy server may list one for a moment
-    # after it is closed. Without the bound there would be 24.
+    # Beside the connection for calls there are the watchdog's and the janitor's; and a busy server may list a closed
+    # one for a moment. Without the bound there would be 24.
     assert all(1 <= count <= 4 for count in most), most
     assert all(len(master.pool._connections) <= 1 for master in client._session.masters)
 
@@ -132,7 +132,7 @@ def test_calls_beyond_the_bound_wait_and_take_no_more(
         assert named(server, client) == 3
         assert not any(look.done() for look in looks)
         for connection in list(client._session.masters[0].pool._connections):
-            connection.close()  # those of others, which then give closed ones back; there is room for as many
+            connection.close()  # the calls then give closed ones back, and there is room for as many
         assert [look.result(SOON).owner for look in looks] == [None] * 10
         assert named(server, client) <= 3
 
@@ -154,7 +154,7 @@ def test_a_call_that_finds_none_free_says_so_within_its_time(
 def test_a_hold_is_renewed_and_given_back_while_calls_have_all_connections(
     server: Server, connect: Callable[..., Client], name: str
 ) -> None:
-    """A release waits for its time like any call; then the janitor sends it on a connection of its own."""
+    """Releases wait for their time like any call; then the janitor sends them on a connection of its own."""
     client = connect(server.url, max_connections=1, ttl=TTL)
     lock = client.lock(name)
     lock.acquire()
@@ -164,7 +164,7 @@ def test_a_hold_is_renewed_and_given_back_while_calls_have_all_connections(
         assert lock.owned()
         lock.release()
         with server.client() as plain:
-            until(lambda: not plain.exists(f"lock:{{{name}}}"), within=TTL / 2, what="it is given back")
+            until(lambda: not plain.exists(f"lock:{{{name}}}"), within=TTL / 2, what="the lock is released")
 
 
 def test_what_is_to_be_undone_is_undone_while_calls_have_all_connections(
@@ -174,7 +174,7 @@ def test_what_is_to_be_undone_is_undone_while_calls_have_all_connections(
     with calls_under_way(client, 1), server.client() as plain:
         plain.hset(f"lock:{{{name}}}", "me:left~1", 1)
         client._session.undo(lock_keys("lock", name), b"me:left~1", 0, LONG, client._session.clock())
-        until(lambda: not plain.exists(f"lock:{{{name}}}"), within=SOON, what="it is undone")
+        until(lambda: not plain.exists(f"lock:{{{name}}}"), within=SOON, what="the grant is undone")
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
@@ -187,11 +187,11 @@ def test_connections_are_named_after_their_client(server: Server, connect: Calla
     held = other.lock(name)
     held.acquire()
     waiting.start()
-    until(lambda: other.info(name).queue, within=SOON, what="it is queued")
+    until(lambda: other.info(name).queue, within=SOON, what="the caller is queued")
     with server.client() as plain:
         found = [one for one in plain.client_list() if one["name"] == f"relock:{client._session.client_id}"]
     assert client._session.client_id.startswith("a_client__no._7_-")
-    assert {one["cmd"].partition("|")[0] for one in found} >= {"subscribe"}, "the subscription, too"
+    assert {one["cmd"].partition("|")[0] for one in found} >= {"subscribe"}, "the subscription has the name, too"
     assert len(found) >= 2
     held.release()
     waiting.join()
@@ -220,7 +220,7 @@ def test_a_user_without_the_right_to_name_connections_works(
             lock = client.lock(name)
             lock.acquire()
             waiting = ThreadPoolExecutor(1).submit(waiter.lock(name).acquire, timeout=SOON)
-            until(lambda: client.info(name).queue, within=SOON, what="it is queued")
+            until(lambda: client.info(name).queue, within=SOON, what="the caller is queued")
             lock.release()
             assert waiting.result(SOON)
             assert list(client.names(name)) == [name]

@@ -1,4 +1,4 @@
-"""The end of a process whose client nobody has closed: what its calls had under way is finished before."""
+"""The end of a process whose client was not closed: calls that were under way are finished before."""
 
 import subprocess
 import sys
@@ -78,12 +78,12 @@ BY_A_LOOP_THAT_IS_LEFT_OPEN = TASKS_THAT_ARE_LEFT_AT_ONCE.replace(
 
 @pytest.fixture
 def urls(start_server: Callable[..., Deployment]) -> list[str]:
-    """Fresh masters of a test's own: none of them knows a script."""
+    """Fresh masters of the test's own, which know no script yet."""
     return [one.url for one in start_server().members]
 
 
 def play(program: str, urls: list[str]) -> str:
-    """Runs a program to its end; returns what it has written to stderr."""
+    """Run a program to its end; return its output on stderr."""
     head = f"import asyncio, redis, relock, threading, time\nurls, count = {urls!r}, {len(urls)}\n"
     source = head + textwrap.dedent(program).replace("(urls)", "(urls, restart_guard=0)")
     child = spawn([sys.executable, "-W", "ignore", "-c", source], stderr=subprocess.PIPE, text=True)
@@ -93,7 +93,7 @@ def play(program: str, urls: list[str]) -> str:
 
 
 def holds_left(urls: list[str]) -> list[str]:
-    """The holds that masters have, and the places in their queues."""
+    """Return the holds that masters have, and the places in their queues."""
     left = []
     for url in urls:
         with redis.Redis.from_url(url, decode_responses=True) as master:
@@ -112,6 +112,6 @@ def test_what_tasks_had_under_way_is_finished_before_the_process_ends(program: s
 
 
 def test_daemon_threads_that_wait_leave_no_hold_and_end_without_a_word(urls: list[str]) -> None:
-    """One that is inside a hold, or comes anew, is cut off by the end: but here that is never for a whole lease."""
+    """Threads inside a hold, or that come anew, are cut off by the end, but here no hold is left for a whole lease."""
     errors = play(THREADS_THAT_WAIT, urls)
     assert "Traceback" not in errors

@@ -1,4 +1,4 @@
-"""fork, spawn, pre-forking servers, recycled thread idents."""
+"""Forked and spawned processes, pre-forking servers, and thread idents that the system uses again."""
 
 import _thread
 import multiprocessing
@@ -46,7 +46,7 @@ def test_the_child_owns_nothing_and_the_parents_hold_goes_on(
         child = fork.Process(target=spawned.try_what_the_parent_holds, args=(lock, results))
         child.start()
         assert results.get(timeout=30) == "NotOwnedError"
-        assert results.get(timeout=30) == (False, 0, False), "not owned there, and refused"
+        assert results.get(timeout=30) == (False, 0, False), "the child does not own the hold, and is refused"
         assert results.get(timeout=30) != os.getpid()
         child.join()
         renewals = client.statistics().renewals
@@ -72,7 +72,7 @@ def test_the_child_is_a_client_of_its_own(client: Client, server: Deployment, na
 
 
 def sockets_to(server: Deployment) -> set[str]:
-    """The inodes of this process's connections to the ports of the masters."""
+    """Return the inodes of this process's connections to the ports of the masters."""
     ports = {one.port for one in server.members}
     mine = set()
     for descriptor in os.listdir("/proc/self/fd"):
@@ -86,7 +86,7 @@ def sockets_to(server: Deployment) -> set[str]:
 
 
 def test_the_child_closes_its_copies_of_the_parents_connections(client: Client, server: Deployment, name: str) -> None:
-    """A copy of the subscription would make a dead waiter look alive for as long as the child lives."""
+    """Copies of the subscription would make a dead waiter look alive for as long as the child lives."""
     before = sockets_to(server)
     holder = client.lock(name, owner="holder")
     holder.acquire()
@@ -164,7 +164,7 @@ def test_a_recycled_thread_ident_never_inherits_a_hold(client: Client, server: D
         assert done.wait(10)
         until(lambda: _thread._count() < 50, within=10, what="the thread has ended")
     reused = sum(count - 1 for count in idents.values())
-    assert reused > 0, "the system recycles idents"
+    assert reused > 0, "the system uses idents again"
     assert all(not owned and taken for owned, taken in outcomes)
 
 

@@ -23,7 +23,7 @@ PROCESSES = 5
 CONTENDERS = 50
 HOLD_SECONDS = 0.01
 HAND_OFF_SECONDS = 1.0
-HAND_OFF_SECONDS_MAX = 6.0  # a busy machine may hold up a few, but not for as long as the dead count as alive
+HAND_OFF_SECONDS_MAX = 6.0  # a busy machine may delay a few, but not for as long as the dead count as alive
 HELD_UP_MAX = 2
 
 
@@ -42,16 +42,16 @@ class Crowd:
     workers: list[Worker]
     said: list[dict[str, Any]] = field(factory=list)
     count: int = 0
-    away: tuple[Server, ...] = ()  # masters that this does not ask for waiters
+    away: tuple[Server, ...] = ()  # masters that are not asked for waiters
 
     def come(self) -> None:
-        """Starts one more contender."""
+        """Start one more contender."""
         order = {"do": "acquire", "id": self.count, "name": self.name, "hold": HOLD_SECONDS}
         self.workers[self.count % len(self.workers)].send(order)
         self.count += 1
 
     def queue(self) -> None:
-        """Starts one more, and waits until it is in the queue of a quorum."""
+        """Start one more contender, and wait until it is in the queue of a quorum."""
         self.come()
         until(self.is_queued, within=20, what=f"{self.count} wait on a quorum")
 
@@ -62,7 +62,7 @@ class Crowd:
         return sizes.count(self.count) >= self.masters.quorum
 
     def served(self, number: int) -> dict[str, Any]:
-        """Return what a contender says when it has the lock; no contender fails meanwhile."""
+        """Return a contender's report that it has the lock, after checking that none fails meanwhile."""
         worker = self.workers[number % len(self.workers)]
         while not any(one["event"] == "granted" and one["id"] == number for one in self.said):
             one = worker.receive(60.0)
@@ -71,14 +71,14 @@ class Crowd:
         return next(one for one in self.said if one["event"] == "granted" and one["id"] == number)
 
     def granted(self) -> list[dict[str, Any]]:
-        """Return what the served contenders said, in the order of time, which is also that of the tokens."""
+        """Return the reports of the served contenders, in the order of time, which is also that of the tokens."""
         granted = [one for one in self.said if one["event"] == "granted"]
         by_time = sorted(granted, key=lambda one: one["at"])
         assert by_time == sorted(granted, key=lambda one: one["token"])
         return by_time
 
     def hand_offs(self) -> list[float]:
-        """The seconds from each release (called, not done) to the next grant, when everybody has been served."""
+        """Return the seconds from each release (called, not done) to the next grant, when all have been served."""
         for number, worker in enumerate(self.workers):
             mine = set(range(number, self.count, len(self.workers)))
             while not mine <= {one["id"] for one in self.said if one["event"] == "released"}:
@@ -112,7 +112,7 @@ def holder(masters: Masters, connect: Callable[..., Client], name: str) -> Clien
 
 @pytest.fixture
 def crowd(masters: Masters, holder: Client, start_worker: Callable[..., Worker], name: str) -> Crowd:
-    """Return an empty crowd; but the processes are there, and connected."""
+    """An empty crowd, whose processes are started and connected."""
     workers = [start_worker("workers.locker", *arguments(masters)) for _ in range(PROCESSES)]
     for worker in workers:
         assert worker.receive()["event"] == "ready"
@@ -121,12 +121,12 @@ def crowd(masters: Masters, holder: Client, start_worker: Callable[..., Worker],
 
 
 def arguments(masters: Masters) -> tuple[Urls, str]:
-    """The orders for a worker."""
+    """Return the orders for a worker."""
     return masters.url, json.dumps(OPTIONS)
 
 
 def await_connected(worker: Worker, masters: Masters, name: str) -> None:
-    """Waits until all masters grant to a process."""
+    """Wait until all masters grant to a process."""
 
     def all_grant() -> bool:
         worker.send({"do": "acquire", "id": -1, "name": name})
@@ -136,7 +136,7 @@ def await_connected(worker: Worker, masters: Masters, name: str) -> None:
         assert [worker.receive()["event"] for _ in range(2)] == ["releasing", "released"]
         return everywhere
 
-    until(all_grant, within=20, what="it reaches every master")
+    until(all_grant, within=20, what="the process reaches every master")
 
 
 # Progress and order ---------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_contenders_that_all_come_at_once_make_progress_while_a_master_dies_and_
 
 
 def await_count(crowd: Crowd, wanted: int) -> None:
-    """Waits until so many have been served, in any order."""
+    """Wait until so many have been served, in any order."""
 
     def enough() -> bool:
         for worker in crowd.workers:
@@ -226,7 +226,7 @@ def test_the_order_is_kept_when_other_masters_die_than_those_that_a_waiter_did_n
 
 
 def await_healed(holder: Client, masters: Masters, name: str) -> None:
-    """Waits until the holder has all masters, too."""
+    """Wait until the holder has all masters, too."""
     until(lambda: is_everywhere(masters, name), within=20, what="those that were away have the hold")
     wait_for_votes(holder, masters, name)
 
@@ -238,7 +238,7 @@ def await_healed(holder: Client, masters: Masters, name: str) -> None:
 def test_waiters_that_die_at_the_head_are_passed_over_at_once(
     masters: Masters, holder: Client, crowd: Crowd, name: str, fault: bool
 ) -> None:
-    """Three dead processes at the head of the queue cost the next one no wait, also when a master died with them."""
+    """Three dead processes at the head of the queue cost the next one no wait, even if a master died with them."""
     lock = holder.lock(name)
     assert lock.acquire(timeout=20)
     for _ in range(2 * PROCESSES):

@@ -1,4 +1,4 @@
-"""Masters that are slow, silent, dead or wrong, among several: what that costs, and that nothing is left."""
+"""Masters that are slow, silent, dead or wrong, among several: the costs, and that nothing is left."""
 
 import contextlib
 import functools
@@ -34,9 +34,9 @@ from relock.lock import Lock
 Connect = Callable[..., Client]
 Start = Callable[..., Masters]
 
-TTL = 4.5  # of masters that a test starts: their guard, too
+TTL = 4.5  # of masters that a test starts, and their guard
 SLACK = 3.0  # seconds, for a busy machine
-HUGE = 9.0  # a node timeout that nothing may wait for
+HUGE = 9.0  # a node timeout that no call may wait for
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def masters(start_server: Start) -> Masters:
 
 @pytest.fixture
 def slow(server: Masters) -> Iterator[Callable[..., list[Slow]]]:
-    """Makes proxies that delay, one in front of each master of `server`."""
+    """Make proxies that delay, one in front of each master of `server`."""
     made: list[Slow] = []
 
     def start(requests: Delay = at_once, replies: Delay = at_once) -> list[Slow]:
@@ -75,7 +75,7 @@ def eyes(server: Masters) -> Iterator[list[redis.Redis]]:
 
 
 def through(proxies: Sequence[Slow | Proxy], server: Masters) -> Urls:
-    """The masters behind these proxies."""
+    """Return the masters behind these proxies."""
     return Urls([proxy.url for proxy in proxies], server.guard)
 
 
@@ -84,14 +84,14 @@ def key_of(name: str) -> str:
 
 
 def holders(server: Masters, name: str) -> list[str]:
-    """Return what each master has: nothing, ``hold``, or another type."""
+    """Return each master's entry: nothing, ``hold``, or another type."""
     words = {"none": "nothing", "hash": "hold"}
     kinds = [member.cli("TYPE", key_of(name)).decode() for member in server.members]
     return [words.get(kind, kind) for kind in kinds]
 
 
 def state(server: Masters, name: str) -> list[Any]:
-    """The hold on each master, with all that a late script could change but the time that goes by."""
+    """Return the hold on each master, with all parts that a late script could change."""
     return [member.cli("HGETALL", key_of(name)) for member in server.members]
 
 
@@ -107,7 +107,7 @@ def are_queued(members: Sequence[Server], name: str, count: int) -> bool:
 
 
 def wait_for_votes(client: Client, masters: Masters, name: str) -> None:
-    """Waits until all masters grant."""
+    """Wait until all masters grant."""
 
     def all_grant() -> bool:
         with client.lock(f"{name}-votes", timeout=30):
@@ -123,7 +123,7 @@ def timed(call: Callable[[], object]) -> float:
 
 
 def pair(lock: Lock) -> float:
-    """The seconds that an acquire and a release take."""
+    """Return the seconds of an acquire and a release."""
 
     def both() -> None:
         assert lock.acquire(timeout=20)
@@ -133,7 +133,7 @@ def pair(lock: Lock) -> float:
 
 
 def warm(client: Client, name: str) -> None:
-    """Waits until a connection to every master is open, idle, and has nothing in flight."""
+    """Wait until a connection to every master is open, idle, and has nothing in flight."""
 
     def all_are_up() -> bool:
         pair(client.lock(f"{name}-warm"))
@@ -179,7 +179,7 @@ def test_what_remains_is_never_more_than_a_quorum_keeps(
 def test_another_client_gets_the_lock_only_when_nothing_remains(
     slow: Callable[..., list[Slow]], server: Masters, connect: Connect, name: str, seed: int
 ) -> None:
-    """A rival that is granted the lock gets it at the moment that `remaining()` has named, or later."""
+    """A rival gets the lock at the moment that `remaining()` has named, or later."""
     dice = random.Random(seed)
     proxies = slow(requests=lambda: dice.uniform(0.0, 0.03), replies=lambda: dice.uniform(0.05, 0.15))
     patient = connect(through(proxies, server), ttl=1.5, node_timeout=0.5)
@@ -209,7 +209,7 @@ def test_partial_renewals_count_for_the_qth_last_lease(server: Masters, connect:
         lock = connect(through(proxies, server), ttl=60.0, node_timeout=1.5).lock(name, renew=False)
 
         def all_have_granted() -> bool:
-            """Take the lock anew: nothing gives it again to a master that was slow."""
+            """Take the lock anew, because a slow master is never given it later; return whether all have it."""
             if lock.owned():
                 lock.release()
             assert lock.acquire(timeout=20)
@@ -229,9 +229,11 @@ def test_partial_renewals_count_for_the_qth_last_lease(server: Masters, connect:
             for number in away:
                 proxies[number].resume()
             if shorter:
-                assert after == pytest.approx(before, abs=0.01), "two new leases and three old ones: an old one counts"
+                assert after == pytest.approx(before, abs=0.01), (
+                    "of two new leases and three old ones, an old one counts"
+                )
             else:
-                assert after > before + 0.1, "four new leases: the third last is a new one"
+                assert after > before + 0.1, "of four new leases and an old one, a new one counts"
             masters = lock._client._session.masters
             until(lambda: not any(one.facts.down for one in masters), within=20, what="all are back")  # noqa: B023
         leases = sorted(int(member.cli("PTTL", key_of(name))) for member in server.members)
@@ -277,12 +279,12 @@ def test_five_slow_masters_cost_what_one_costs(
     times = [(pair(five.lock(name)), pair(one.lock(f"{name}-one"))) for _ in range(9)]
     all_five, single = (statistics.median(column) for column in zip(*times, strict=True))
     print(f"five slow masters: {all_five / single:.2f} times one slow master")
-    assert single >= 2 * 0.06, "both have waited for their replies"
+    assert single >= 2 * 0.06, "both calls have waited for their replies"
     assert all_five <= 3.0 * single
 
 
 def test_a_grant_waits_for_no_minority(proxy: Proxies, server: Masters, connect: Connect, name: str) -> None:
-    """An attempt ends when a quorum has granted, also at the first one that two of five masters are silent at."""
+    """An attempt ends when a quorum has granted, even the first one after two of five masters fell silent."""
     client = connect(proxy.url, node_timeout=HUGE)
     warm(client, name)
     faults = [one.hold_request(calls_script("acquire")) for one in proxy.members[:2]]
@@ -291,11 +293,11 @@ def test_a_grant_waits_for_no_minority(proxy: Proxies, server: Masters, connect:
     assert timed(lock.release) < HUGE / 2
     for fault in faults:
         fault.release()
-    until(lambda: is_empty(server, name), within=20, what="what came late is gone, too")
+    until(lambda: is_empty(server, name), within=20, what="late grants are gone, too")
 
 
 def test_a_refusal_waits_for_no_minority(proxy: Proxies, server: Masters, connect: Connect, name: str) -> None:
-    """An attempt ends when no quorum can grant any more, also at the first one that two of five are silent at."""
+    """An attempt ends when no quorum can grant any more, even the first one after two of five fell silent."""
     client = connect(proxy.url, node_timeout=HUGE)
     warm(client, name)
     other = connect(server.url).lock(name)
@@ -308,7 +310,7 @@ def test_a_refusal_waits_for_no_minority(proxy: Proxies, server: Masters, connec
     for fault in faults:
         fault.release()
     other.release()
-    until(lambda: is_empty(server, name), within=20, what="what came late is gone, too")
+    until(lambda: is_empty(server, name), within=20, what="late grants are gone, too")
 
 
 @pytest.mark.parametrize("masters_count", [9])
@@ -348,7 +350,7 @@ def test_a_minority_that_hangs_or_is_dead_costs_nothing(own_server: Masters, con
     print(f"second attempts while two hang (ms): {[round(one * 1000, 3) for one in second]}")
     assert ratios["hung"] <= 3
     assert ratios["dead"] <= 3
-    assert statistics.median(second) <= 0.5, "half of the node timeout: nobody waits for who hangs"
+    assert statistics.median(second) <= 0.5, "half of the node timeout: no call waits for a hanging master"
 
 
 def test_late_replies_are_never_taken_for_others(
@@ -362,7 +364,7 @@ def test_late_replies_are_never_taken_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Replies that come late, on connections that several threads use, are those of their own requests."""
-    behind: list[Connection] = []  # the connections of requests that were sent behind others that had no reply yet
+    behind: list[Connection] = []  # those of requests that were sent behind others without a reply
     request = Connection.request
 
     def counted(connection: Connection, round_: Round) -> None:
@@ -379,7 +381,7 @@ def test_late_replies_are_never_taken_for_others(
     give_up_at = CLOCK() + 30.0
 
     def turns() -> Iterator[int]:
-        """Yield as many turns as it takes: dice decide how often a connection is used that owes a reply."""
+        """Yield as many turns as are needed: dice decide how often a connection is used that waits for a reply."""
         for turn in itertools.count():
             if turn >= 12 and (len(behind) > 20 or CLOCK() > give_up_at):
                 return
@@ -390,7 +392,7 @@ def test_late_replies_are_never_taken_for_others(
 
     def work(number: int) -> bool:
         last = dict[str, int]()  # of each lock: a token may be ahead of the clocks, by more at one time than at another
-        mine: set[bytes] = set()  # this thread's waits: a slow master may have what an earlier one got, or its place
+        mine: set[bytes] = set()  # this thread's waits: a slow master may have an earlier one's grant, or its place
         for turn in turns():
             one = f"{name}-{number}-{turn % 2}"
             lock = client.lock(one)
@@ -401,7 +403,7 @@ def test_late_replies_are_never_taken_for_others(
             last[one] = token
             assert lock.acquire()
             assert lock.hold_count == 2
-            # On a busy machine also a fast one may not answer in time; the count is then written again.
+            # On a busy machine even a fast master may not answer in time; the count is then written again.
             until(lambda: counts(one).count({owner: b"2"}) >= server.quorum, within=20, what="a quorum has the count")  # noqa: B023
             written = counts(one)
             mine.add(owner.partition(b"~")[0])
@@ -422,7 +424,7 @@ def test_late_replies_are_never_taken_for_others(
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(work, range(6)))
-    assert len(behind) > 20, "requests were sent behind others that had no reply yet"
+    assert len(behind) > 20, "requests were sent behind others without a reply"
     assert client.statistics().losses == 0
     names = [f"{name}-{number}-{turn}" for number in range(6) for turn in range(2)]
     until(lambda: all(is_empty(server, one) for one in names), within=20, what="nothing is left")
@@ -430,7 +432,7 @@ def test_late_replies_are_never_taken_for_others(
 
 @define
 class Deaf:
-    """A master that takes connections, or does not even that, and never says a word."""
+    """A master that accepts connections, or does not even that, and never answers."""
 
     accepts: bool
     accepted: list[float] = field(factory=list)
@@ -443,7 +445,7 @@ class Deaf:
         if self.accepts:
             threading.Thread(target=self._accept, daemon=True).start()
             return
-        for _ in range(3):  # so that the queue of connections that wait to be accepted is full
+        for _ in range(3):  # fills the queue of connections that wait to be accepted
             self._filling.append(socket.socket())
             self._filling[-1].setblocking(False)
             self._filling[-1].connect_ex(self._socket.getsockname())
@@ -470,7 +472,7 @@ class Deaf:
 
 @pytest.fixture
 def deaf() -> Iterator[Callable[[bool], Deaf]]:
-    """Makes masters that never answer."""
+    """Return a function that makes masters that never answer."""
     made: list[Deaf] = []
 
     def make(accepts: bool) -> Deaf:
@@ -487,7 +489,7 @@ def deaf() -> Iterator[Callable[[bool], Deaf]]:
 def test_connecting_is_never_on_the_way_while_a_quorum_is_connected(
     server: Masters, deaf: Callable[[bool], Deaf], connect: Connect, name: str, accepts: bool
 ) -> None:
-    """A master that can't be connected to holds nobody up, not even at the first acquire."""
+    """Masters that can't be connected to delay no call, not even the first acquire."""
     client = connect(Urls([*server.url, deaf(accepts).url], server.guard), ttl=30.0, node_timeout=HUGE)
     assert pair(client.lock(name)) < HUGE / 2
     until_when = time.monotonic() + 1.0
@@ -500,7 +502,7 @@ def test_connecting_is_never_on_the_way_while_a_quorum_is_connected(
         return max(pair(client.lock(f"{name}-{number}")) for _ in range(20))
 
     with ThreadPoolExecutor(4) as pool:
-        assert max(pool.map(work, range(4))) < HUGE / 2, "nor where several threads need connections"
+        assert max(pool.map(work, range(4))) < HUGE / 2, "several threads that need connections are not delayed, either"
 
 
 @pytest.mark.parametrize("masters_count", [2])
@@ -538,16 +540,16 @@ def test_a_master_that_hung_is_in_use_again_within_two_seconds(masters: Masters,
         while time.monotonic() < until_when:
             pair(lock)
         hung.cont()
-        waited = until(is_used, within=2.0 + SLACK, what="it is in use again")
+        waited = until(is_used, within=2.0 + SLACK, what="the master is in use again")
         print(f"in use again after {waited:.3f} s")
 
 
 @pytest.mark.parametrize("masters_count", [3])
 def test_a_try_fails_for_no_want_of_a_connection(own_server: Masters, connect: Connect, name: str) -> None:
-    """Threads that try free locks all get them while a quorum answers, also as one master has just begun to hang.
+    """Threads that try free locks all get them while a quorum answers, even when one master has just begun to hang.
 
-    That master is among the two that a try finds connected while the third is being connected, at most once for each
-    connection that was open: such a try fails when the node timeout is over.
+    The exception is a try that finds that master among the two that are connected, while the third is being connected.
+    Such a try fails after the node timeout, at most once for each connection that was open.
     """
     client = connect(own_server.url, node_timeout=HUGE)
     warm(client, name)
@@ -623,7 +625,11 @@ def _exercise(client: Client, others: Sequence[Client], alive: Sequence[Server],
     with lock:
         assert lock.hold_count == 2
         counts = [[b"2"]] * 3
-        until(lambda: [one.cli("HVALS", key_of(name)) for one in alive] == counts, within=10, what="they count as well")
+        until(
+            lambda: [one.cli("HVALS", key_of(name)) for one in alive] == counts,
+            within=10,
+            what="the masters count the levels as well",
+        )
     assert lock.hold_count == 1
     began = CLOCK()
     renewals = client.statistics().renewals
@@ -653,8 +659,8 @@ def _exercise(client: Client, others: Sequence[Client], alive: Sequence[Server],
         thread.join()
     assert [number for number, _ in served] == [0, 1, 2]
     print(f"handed over after {[round(at - released, 3) for _, at in served]} s")
-    assert served[-1][1] - released < 2.0 + SLACK, "not every hand-off waited for a heartbeat"
-    until(lambda: not client.lock(name).locked(), within=10, what="it is free")
+    assert served[-1][1] - released < 2.0 + SLACK, "the hand-offs did not all wait for a heartbeat"
+    until(lambda: not client.lock(name).locked(), within=10, what="the lock is free")
     until(lambda: not any(one.cli("EXISTS", key_of(name)) for one in alive), within=10, what="nothing is left")
 
 
@@ -686,7 +692,7 @@ def test_without_a_majority_nothing_is_granted_and_the_error_says_why(
 
 
 def test_a_majority_that_hangs_takes_nobody_else_down(masters: Masters, connect: Connect, name: str) -> None:
-    """Masters that answer are not told to be down, nor connected to again and again, while three of five are silent."""
+    """Masters that answer do not count as down, nor are they connected to again and again, while three are silent."""
     down: dict[str, str] = {}
 
     def observe(event: Event) -> None:
@@ -701,7 +707,9 @@ def test_a_majority_that_hangs_takes_nobody_else_down(masters: Masters, connect:
         client.lock(name).acquire(timeout=TTL / 2)
     client.close()
     assert set(down) == {member.url for member in masters.members[:3]}
-    assert [why.count("in time") for why in down.values()] == [1, 1, 1], "each says why, once"
+    assert [why.count("in time") for why in down.values()] == [1, 1, 1], (
+        "each silent master's event names the silence, once"
+    )
     for member in masters.members[:3]:
         member.cont()
 
@@ -731,7 +739,7 @@ def test_a_hold_is_lost_when_no_quorum_renews_it(masters: Masters, connect: Conn
         member.kill()
     deadline = now = CLOCK()
     while (left := lock.remaining()) > 0:
-        deadline = now + left  # not after the end, however late `left` was looked up
+        deadline = now + left  # not after the end, however late `left` was read
         assert not losses or losses[0][1] >= deadline - 0.001
         time.sleep(0.005)
         now = CLOCK()
@@ -786,7 +794,7 @@ def test_waiters_go_on_in_order_when_the_majority_is_back(masters: Masters, conn
     assert served == [0, 1, 2]
 
 
-# What a failed attempt leaves ----------------------------------------------------------------------------------------
+# Leftovers of a failed attempt ----------------------------------------------------------------------------------------
 
 FATES = ("granted", "refused", "held", "cut", "swallowed", "error")
 TRIAL_NODE_TIMEOUT = 0.2
@@ -794,7 +802,7 @@ TRIAL_TTL = 30.0
 
 
 def of_lock(match: Match, name: str) -> Match:
-    """Matches the requests about one lock only."""
+    """Match the requests about one lock only."""
     key = key_of(name).encode()
 
     def matches(words: Words) -> bool:
@@ -811,10 +819,10 @@ class Trial:
     proxies: Proxies = field(repr=False)
     name: str
     fates: tuple[str, ...]
-    is_late: bool  # whether what is held arrives after its not-after time, or as soon as the try has ended
+    is_late: bool  # whether held requests and replies arrive after the not-after time, or as soon as the try has ended
 
     def run(self, connect: Connect) -> str | None:
-        """Tries; returns what is wrong, or None if nothing is left and the outcome is right."""
+        """Make the try; return what is wrong, or None if nothing is left and the outcome is right."""
         client = connect(self.proxies.url, ttl=TRIAL_TTL, node_timeout=TRIAL_NODE_TIMEOUT)
         try:
             return self._run(client)
@@ -836,12 +844,12 @@ class Trial:
         if outcome == "True":
             lock.release()
         if self.is_late:
-            until(lambda: CLOCK() > began + 1.5 * TRIAL_NODE_TIMEOUT, within=20, what="its not-after time is over")
+            until(lambda: CLOCK() > began + 1.5 * TRIAL_NODE_TIMEOUT, within=20, what="the not-after time is over")
         for fault in late:
             fault.release()
         for fault in late:
             if fault.struck.is_set():
-                assert fault.done.wait(20), "what was held arrives"
+                assert fault.done.wait(20), "the held request or reply arrives"
         try:
             until(self._is_clean, within=TRIAL_TTL / 3, what="nothing is left")
         except AssertionError:
@@ -867,7 +875,7 @@ class Trial:
         if fate == "refused":
             member.cli("SET", key_of(self.name), "somebody else")
         elif fate == "error":
-            member.cli("RPUSH", f"{key_of(self.name)}:token", "no token")  # found wrong after the first write
+            member.cli("RPUSH", f"{key_of(self.name)}:token", "no token")  # noticed as wrong after the first write
         elif fate == "swallowed":
             proxy.swallow_reply(asks, mute=True)
         elif fate in ("held", "cut"):
@@ -882,7 +890,7 @@ class Trial:
 
 
 def failed(trials: Sequence[Trial], connect: Connect) -> list[str]:
-    """Runs all, several at a time; returns what went wrong."""
+    """Run all trials, several at a time; return their faults."""
     with ThreadPoolExecutor(8) as pool:
         return [wrong for wrong in pool.map(lambda trial: trial.run(connect), trials) if wrong]
 
@@ -893,7 +901,7 @@ def test_a_failed_attempt_leaves_nothing_on_three_masters(
 ) -> None:
     """Attempts leave nothing after any mix of grants, refusals, silence, broken connections and errors.
 
-    The masters are alike, so chance decides which of them meets which fate.
+    The masters are alike, so chance decides which master meets which fate.
     """
     dice = random.Random(seed)
     mixes = [tuple(dice.sample(fates, 3)) for fates in itertools.combinations_with_replacement(FATES, 3)]
@@ -921,7 +929,7 @@ def test_a_failed_attempt_leaves_nothing_on_five_masters(
 def test_what_a_waiter_was_granted_in_silence_goes_while_it_waits(
     *, server: Masters, proxy: Proxies, connect: Connect, name: str, fate: str
 ) -> None:
-    """An attempt of a waiter leaves nothing, either: it is not the end of the wait that clears up after it."""
+    """Attempts of a waiter leave nothing, either, though the end of the wait does not clear up after them."""
     client = connect(proxy.url, ttl=TRIAL_TTL, node_timeout=TRIAL_NODE_TIMEOUT)
     warm(client, name)
     for member in server.members[:2]:
@@ -934,7 +942,7 @@ def test_what_a_waiter_was_granted_in_silence_goes_while_it_waits(
     try:
         until(fault.struck.is_set, within=10, what="the last master grants, or will")
         fault.release()
-        until(fault.done.is_set, within=10, what="it has granted")
+        until(fault.done.is_set, within=10, what="the master has granted")
         until(lambda: holders(server, name)[2] == "nothing", within=TRIAL_TTL / 3, what="the grant is undone")
         assert not got
     finally:
@@ -964,7 +972,7 @@ def test_an_attempt_that_fails_for_want_of_memory_leaves_nothing(server: Masters
 def test_an_acquire_that_comes_after_its_release_harms_nobody(
     *, proxy: Proxies, server: Masters, connect: Connect, name: str, close: bool, is_late: bool
 ) -> None:
-    """An acquire that a connection holds back until others have the lock changes nothing of theirs, and is undone."""
+    """An acquire that a connection holds back until others have the lock changes none of their holds, and is undone."""
     client = connect(proxy.url, node_timeout=0.3)
     other = connect(server.url)
     for number, one in enumerate(proxy.members):
@@ -977,9 +985,9 @@ def test_an_acquire_that_comes_after_its_release_harms_nobody(
         lock.release()
         with other.lock(name, timeout=20) as held:
             assert held.token > token  # type: ignore[operator]
-            until(lambda: holders(server, name) == ["hold"] * 3, within=30, what="the other has it everywhere")
+            until(lambda: holders(server, name) == ["hold"] * 3, within=30, what="the other has the lock everywhere")
             if is_late:
-                until(lambda: CLOCK() > began + 0.4, within=10, what="it is void")  # noqa: B023
+                until(lambda: CLOCK() > began + 0.4, within=10, what="the request is void")  # noqa: B023
             before = state(server, name)
             fault.release()
             until(fault.done.is_set, within=10, what=f"the acquire arrives at master {number}")
@@ -1002,7 +1010,7 @@ def test_an_acquire_that_comes_when_all_is_over_leaves_nothing(
         assert lock.acquire(timeout=20)
         lock.release()
         fault.release()
-        until(fault.done.is_set, within=10, what="it arrives")
+        until(fault.done.is_set, within=10, what="the acquire arrives")
         until(lambda: is_empty(server, name), within=10, what="nothing is left")
 
 
@@ -1012,7 +1020,7 @@ def test_an_acquire_that_comes_when_all_is_over_leaves_nothing(
 def test_a_release_that_comes_after_the_next_acquire_harms_nobody(
     *, proxy: Proxies, server: Masters, connect: Connect, name: str, close: bool, whose: str
 ) -> None:
-    """A release that one connection holds back until the lock is held again ends only what it was sent for."""
+    """A release that one connection holds back until the lock is held again ends only the hold that it was sent for."""
     client = connect(proxy.url, node_timeout=0.3)
     other = client if whose == "own" else connect(server.url)
     for one in proxy.members:
@@ -1036,7 +1044,7 @@ def test_a_release_that_comes_after_the_next_acquire_harms_nobody(
 def test_an_undo_that_comes_after_the_next_acquire_harms_nobody(
     *, proxy: Proxies, server: Masters, connect: Connect, name: str, close: bool, whose: str
 ) -> None:
-    """An undo that one connection holds back until the lock is held again ends only what it was sent for."""
+    """An undo that one connection holds back until the lock is held again ends only its own attempt."""
     client = connect(proxy.url, node_timeout=0.3)
     other = client if whose == "own" else connect(server.url)
     for number, one in enumerate(proxy.members):
@@ -1061,24 +1069,24 @@ def test_an_undo_that_comes_after_the_next_acquire_harms_nobody(
 def test_only_a_master_without_the_hold_is_given_it_again(
     proxy: Proxies, server: Masters, connect: Connect, name: str
 ) -> None:
-    """The others are not asked: what they lose meanwhile is lost, and their connections hold nothing up."""
+    """The other masters get no such request, so their connections delay nothing."""
     client = connect(proxy.url, node_timeout=HUGE)
     warm(client, name)
     lock = client.lock(name)
     assert lock.acquire(timeout=20)
-    until(lambda: holders(server, name) == ["hold"] * 3, within=30, what="all have it")
+    until(lambda: holders(server, name) == ["hold"] * 3, within=30, what="all have the hold")
     server.members[2].cli("DEL", key_of(name))
     faults = [one.hold_request(calls_script("heal")) for one in proxy.members[:2]]
     lock.extend()
-    until(lambda: holders(server, name) == ["hold"] * 3, within=30, what="the third has it again")
+    until(lambda: holders(server, name) == ["hold"] * 3, within=30, what="the third has the hold again")
     lock.release()
-    until(lambda: is_empty(server, name), within=10, what="it is released everywhere")
+    until(lambda: is_empty(server, name), within=10, what="the hold is released everywhere")
     assert not any(fault.struck.is_set() for fault in faults)
 
 
 @pytest.mark.parametrize("masters_count", [3])
 def take_owing(master: Master, taken: list[Connection]) -> bool:
-    """Takes a connection with a reply in flight, as another thread may; returns whether there was one."""
+    """Take a connection with a reply in flight, as another thread may; return whether there was one."""
     for connection in list(master.pool._idle):
         if connection.in_flight:
             master.pool._idle.remove(connection)
@@ -1092,7 +1100,7 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
 ) -> None:
     """A waiter's request that arrives when the waiter was served, and others have the lock, leaves nothing in a queue.
 
-    The request travels on another connection than the release, which so takes no place away.
+    The request travels on another connection than the release, so the release finds no place to remove.
     """
     client = connect(proxy.url, node_timeout=HUGE, handoff="wake")
     other = connect(server.url).lock(name)
@@ -1103,7 +1111,7 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
             pass
 
     def is_late(one: Proxy, master: Master) -> bool:
-        """Plays it with one master; False where the janitor had the connection first, to look at the clocks, say."""
+        """Play with one master; return False if the janitor had the connection first, to look at clocks for example."""
         warm(client, name)
         assert other.acquire(timeout=20)
         until(lambda: is_everywhere(server, name), within=30, what="all refuse")
@@ -1113,23 +1121,23 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
         until(fault.struck.is_set, within=30, what="the request is on its way")
         taken: list[Connection] = []
         with contextlib.suppress(AssertionError):
-            until(lambda: take_owing(master, taken), within=2, what="it is waited for no more")
+            until(lambda: take_owing(master, taken), within=2, what="the reply is waited for no more")
         if taken:
             master.open_later(None, is_call=True)
             until(lambda: master.pool._idle, within=20, what="there is another connection")
         other.release()
         thread.join()
         assert other.acquire(timeout=20)
-        until(lambda: is_everywhere(server, name), within=30, what="others have it")
+        until(lambda: is_everywhere(server, name), within=30, what="others have the lock")
         fault.release()
         until(fault.done.is_set, within=30, what="the request arrives")
         for connection in taken:
             master.pool.give_back(connection, CLOCK())
-        until(lambda: are_queued(server.members, name, 0), within=20, what="nobody is queued")
+        until(lambda: are_queued(server.members, name, 0), within=20, what="no waiter is queued")
         other.release()
         return bool(taken)
 
-    with without_any_heartbeat():  # it would go over that connection, and wait for its answers
+    with without_any_heartbeat():  # a heartbeat would use that connection, and wait for its answers
         for one, master in zip(proxy.members, client._session.masters, strict=True):
             assert any(is_late(one, master) for _ in range(5))
     until(lambda: is_empty(server, name), within=10, what="nothing is left")

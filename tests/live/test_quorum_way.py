@@ -17,13 +17,13 @@ from relock import Client, QuorumError
 from relock.lock import Lock
 
 Connect = Callable[..., Client]
-HUGE = 9.0  # a node timeout that nothing may wait for
+HUGE = 9.0  # a node timeout that no call may wait for
 PAIRS = 400
 NOWHERE = "master.invalid"
 
 
 def pair(lock: Lock) -> float:
-    """The seconds that an acquire and a release take."""
+    """Return the seconds of an acquire and a release."""
     begin = time.perf_counter()
     assert lock.acquire(timeout=20)
     lock.release()
@@ -35,7 +35,7 @@ def pair(lock: Lock) -> float:
 
 @pytest.fixture
 def slow_dns(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """A name server that never answers; it sets the event once it has been asked for a master's address."""
+    """Replace the name server by one that never answers; it sets the event once it is asked for a master's address."""
     asked, over = threading.Event(), threading.Event()
     ask = socket.getaddrinfo
 
@@ -53,7 +53,7 @@ def slow_dns(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """A server that takes connections, and never says a word."""
+    """A server that accepts connections, and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener
 
@@ -63,11 +63,11 @@ def is_info(words: Words) -> bool:
 
 
 def use(client: Client, name: str, is_asked: Callable[[], object]) -> None:
-    """No acquire waits for the third master: not the first, and none that comes while the client connects to it."""
+    """Check that no acquire waits for the third master: neither the first, nor one during the client's connecting."""
     assert pair(client.lock(name)) < HUGE / 2
     until(is_asked, within=20, what="the third master is being connected")
     assert max(pair(client.lock(name)) for _ in range(50)) < HUGE / 4
-    assert client.statistics().masters[2].version == "", "all that time it was not"
+    assert client.statistics().masters[2].version == "", "the third master was not connected all that time"
 
 
 @pytest.mark.parametrize("masters_count", [2])
@@ -107,7 +107,7 @@ def test_nobody_waits_for_what_a_new_connection_asks(server: Masters, proxy: Any
 def test_a_master_that_answers_is_not_accused_of_the_others_silence(
     server: Masters, proxy: Any, connect: Connect, name: str
 ) -> None:
-    """The others took all the time to connect: the error says so of the sound one."""
+    """The others took all the time to connect, and the error tells that of the sound one."""
     for silent_one in proxy.members[:2]:
         for _ in range(20):
             silent_one.swallow_reply(is_info, mute=True)
@@ -115,7 +115,7 @@ def test_a_master_that_answers_is_not_accused_of_the_others_silence(
     with pytest.raises(QuorumError) as caught:
         connect(urls, node_timeout=2.0).lock(name).acquire(blocking=False)
     *_, of_the_third = caught.value.failures.values()
-    assert "it has not answered" not in of_the_third  # it was asked too late, or got that too late to act on it
+    assert "it has not answered" not in of_the_third  # the sound one was asked too late, or got the request too late
 
 
 @pytest.mark.parametrize("masters_count", [3])
@@ -132,7 +132,7 @@ def test_a_client_that_closes_accuses_no_master_that_is_being_connected(
     assert reconnector is not None
     client.close()
     fault.release()
-    until(lambda: not reconnector.running, within=20, what="its reconnector has given up")
+    until(lambda: not reconnector.running, within=20, what="the reconnector has given up")
     assert not [record for record in caplog.records if "MasterDown" in record.getMessage()]
 
 

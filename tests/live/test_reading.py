@@ -23,7 +23,7 @@ each_end = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
 
 def lines_of(proxy: Any) -> Sequence[Line]:
-    """The proxy before each master."""
+    """Return the proxy before each master."""
     return (proxy,) if isinstance(proxy, Line) else proxy.members
 
 
@@ -32,7 +32,7 @@ def calls(command: bytes) -> Match:
 
 
 def each_once(command: bytes) -> Match:
-    """Matches each request with that command when it comes for the first time."""
+    """Match each request with that command when it comes for the first time."""
     seen: list[Words] = []
 
     def matches(words: Words) -> bool:
@@ -55,7 +55,7 @@ def test_names_go_on_after_each_connection_that_ends(
         user.lock(one).acquire()
     faults = [end(line, match) for line in lines_of(proxy) for match in [each_once(b"SCAN")] for _ in range(3)]
     assert set(user.names(f"{name}-*")) == names
-    assert sum(fault.struck.is_set() for fault in faults) > len(lines_of(proxy)), "not only where they begin"
+    assert sum(fault.struck.is_set() for fault in faults) > len(lines_of(proxy)), "faults strike later requests, too"
     assert all(master.down is None for master in user.statistics().masters)
 
 

@@ -48,7 +48,7 @@ def test_the_owner_is_the_client_and_a_uuid_of_its_own_for_each_outermost_acquir
 def test_the_count_is_right_after_exceptions(client: Client, server: Deployment, name: str) -> None:
     lock = client.lock(name)
     with lock:
-        with pytest.raises(ZeroDivisionError):  # noqa: PT012, SIM117  (what is shown is the block that fails)
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012, SIM117  (the failing block is the subject)
             with lock:
                 assert list(on_server(server, name).values()) == [b"2"]
                 raise ZeroDivisionError
@@ -73,7 +73,7 @@ def test_condition_wait_gives_up_all_levels_and_restores_them(client: Client, se
         assert list(on_server(server, name).values()) == [b"3"]
         assert lock.hold_count == 3
     thread.join()
-    assert seen == [1], "the other thread had it alone"
+    assert seen == [1], "the other thread had the lock alone"
     assert on_server(server, name) == {}
 
 
@@ -118,7 +118,7 @@ def test_threads_share_an_owner_and_one_releases_what_another_acquired(
     run(lock.acquire)
     assert lock.owned()
     (owner,) = on_server(server, name)
-    assert b":job-7." in owner, "readable in the uuid"
+    assert b":job-7." in owner, "the owner's name is readable in the uuid"
     assert not client.lock(name).owned()
     assert not client.lock(name, owner="job-8").acquire(blocking=False)
     lock.acquire()
@@ -144,7 +144,7 @@ def test_threads_that_share_an_owner_wait_with_one_place_and_join_its_hold(
     for thread in threads:
         thread.start()
     until(lambda: len(client.info(name).queue) == 1, within=10, what="one of them queues")
-    assert not client.lock(name, owner="job").acquire(timeout=0.05), "a timeout is kept behind the gate too"
+    assert not client.lock(name, owner="job").acquire(timeout=0.05), "a timeout holds at the gate, too"
     holder.release()
     for thread in threads:
         thread.join()
@@ -155,7 +155,7 @@ def test_threads_that_share_an_owner_wait_with_one_place_and_join_its_hold(
 
 @pytest.fixture
 def run() -> Callable[..., None]:
-    """Runs something on a thread of its own, to the end."""
+    """Run something on a thread of its own, to the end."""
 
     def run(what: Callable[[], object]) -> None:
         failures: list[BaseException] = []

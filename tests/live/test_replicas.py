@@ -19,7 +19,7 @@ def pair(start_server: Start) -> tuple[Server, Server]:
     master = start_server("--repl-diskless-sync-delay", "0")
     replica = start_server("--replicaof", "127.0.0.1", str(master.port))
     client = replica.client()
-    until(lambda: client.info("replication")["master_link_status"] == "up", within=20, what="it is a replica")
+    until(lambda: client.info("replication")["master_link_status"] == "up", within=20, what="the server is a replica")
     client.close()
     return master, replica
 
@@ -57,14 +57,14 @@ def test_more_replicas_than_there_are_is_an_error_that_counts_them(
 def test_a_user_without_the_right_to_wait_is_told_so_at_once(
     pair: tuple[Server, Server], connect: Callable[..., Client], name: str
 ) -> None:
-    """The replicas are there; the error must not send the user to look at them."""
+    """The replicas are there, so the error must not blame them."""
     master, _ = pair
     master.cli("ACL", "SETUSER", "relock", "on", ">hush", "~*", "&*", "+@all", "-wait")
     lock = connect(f"redis://relock:hush@127.0.0.1:{master.port}/0", min_replicas=1, ttl=60.0).lock(name)
     begin = time.monotonic()
     with pytest.raises(QuorumError, match=r"NOPERM.*ACL page"):
         lock.acquire()
-    assert time.monotonic() - begin < 20, "no patience mends it"
+    assert time.monotonic() - begin < 20, "no patience delays the error"
     until(lambda: not master.cli("EXISTS", f"lock:{{{name}}}"), within=30, what="nothing is left before the lease ends")
 
 
@@ -76,8 +76,8 @@ def test_a_renewal_that_no_replica_has_does_not_count(
     lock.acquire()
     replica.stop()
     begin = time.monotonic()
-    until(lambda: lock.lost, within=20, what="it is lost, though the master renewed it")
-    assert time.monotonic() - begin < 10.0, "at the end of the last lease that a replica had"
+    until(lambda: lock.lost, within=20, what="the hold is lost, though the master renewed it")
+    assert time.monotonic() - begin < 10.0, "the hold is lost at the end of the last lease that a replica had"
     replica.cont()
     with pytest.raises(LockLostError):
         lock.release()

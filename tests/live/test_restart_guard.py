@@ -55,7 +55,7 @@ def vote(client: Client) -> None:
 
 
 def forget(server: Server, how: str) -> None:
-    """Makes a master forget what it has granted since `prepare`."""
+    """Make a master forget its grants since `prepare`."""
     if how == "flushed":
         server.cli("FLUSHALL")
     else:
@@ -84,7 +84,7 @@ def test_masters_that_forgot_let_nobody_in_before_the_lease_is_over(
         second = [took and lock.owned() for took in (takes(watcher, name), takes(newcomer, name))]
     assert any(second) == (guard == 0.0)
     if guard:
-        assert watcher.lock(name).acquire(timeout=30), "but when it is over, they vote again"
+        assert watcher.lock(name).acquire(timeout=30), "the masters vote again when the guard is over"
 
 
 # The first contact ----------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def marker(server: Server) -> dict[bytes, bytes]:
 
 
 def gets(client: Client, name: str) -> None:
-    """Takes a lock that is free, in far less time than the larger guard."""
+    """Take a lock that is free, in far less time than the larger guard."""
     with client.lock(name, timeout=20):
         pass
 
@@ -130,7 +130,7 @@ def test_a_client_whose_other_masters_do_not_exist_stops_nobody(
 
 
 def test_a_first_contact_with_a_quorum_begins_the_guard(five: list[Server], connect: Connect, name: str) -> None:
-    """Masters may have forgotten anything; those that answer later begin the guard as well."""
+    """Masters may have forgotten anything; masters that answer later begin the guard as well."""
     for server in five[3:]:
         server.stop()
     client = connect(urls(five, 600.0), ttl=600, node_timeout=0.5)
@@ -194,7 +194,7 @@ def test_a_guard_that_is_found_on_one_master_stops_nobody_on_the_others(
         return newcomer._session.masters[1].facts.guard_ms == 612_000
 
     with pytest.warns(RelockWarning, match="relock guard --lower"):
-        until(has_taken_it_over, within=20, what="it is connected to the first master")
+        until(has_taken_it_over, within=20, what="the client has taken the guard over")
     gets(newcomer, name)
     assert [marker(server) for server in five[1:]] == before[1:]
     gets(client, name)
@@ -216,11 +216,11 @@ class House:
         return Urls([self.place.url, *self.masters.url[1:]], None)
 
     def fall_behind(self) -> None:
-        """Makes the replica hear nothing from its master any more."""
+        """Let the replica hear nothing from its master any more."""
         self.replica.cli("REPLICAOF", "127.0.0.1", free_port())
 
     def replace(self) -> None:
-        """Kills the master, and promotes its replica."""
+        """Kill the master, and promote its replica."""
         self.masters.members[0].kill()
         self.replica.cli("REPLICAOF", "NO", "ONE")
         self.place.lead_to(self.replica.port)
@@ -239,7 +239,7 @@ def house(server_kind: str) -> Iterator[House]:
 
 
 def hold_everywhere(lock: Lock, masters: Masters) -> None:
-    """Take a lock that is not renewed on all masters: one that its request reached late never gives it."""
+    """Take a lock that is not renewed until all masters have it: one that got its request late never grants it."""
 
     def all_grant() -> bool:
         assert lock.acquire(timeout=10)
@@ -251,7 +251,7 @@ def hold_everywhere(lock: Lock, masters: Masters) -> None:
             lock.release()
         return False
 
-    until(all_grant, within=30, what="all have granted it at once")
+    until(all_grant, within=30, what="all have granted the lock at once")
 
 
 @GUARDS
@@ -268,11 +268,11 @@ def test_a_replica_that_replaced_its_master_lets_nobody_in_before_the_lease_is_o
     vote(watcher)
     until(lambda: house.replica.cli("EXISTS", f"{key_of('warm-up')}:token"), within=20, what="the replica has a copy")
     house.fall_behind()
-    late = start_worker("workers.locker", house.urls, json.dumps(options))  # it connects when it first acquires
+    late = start_worker("workers.locker", house.urls, json.dumps(options))  # connects at its first acquire
     assert late.receive()["event"] == "ready"
     lock = holder.lock(name, renew=False)
     hold_everywhere(lock, house.masters)
-    house.masters.members[2].cli("DEL", key_of(name))  # as if it had been away
+    house.masters.members[2].cli("DEL", key_of(name))  # as if the master had been away
     house.replace()
     assert bool(house.replica.cli("EXISTS", "lock:master")) == bool(guard)
     second = [False, False]
@@ -280,7 +280,7 @@ def test_a_replica_that_replaced_its_master_lets_nobody_in_before_the_lease_is_o
         second = [took and lock.owned() for took in (takes(watcher, name), takes_in(late, name))]
     assert any(second) == (guard == 0.0)
     if guard:
-        assert watcher.lock(name).acquire(timeout=30), "but when it is over, the replica votes"
+        assert watcher.lock(name).acquire(timeout=30), "the replica votes when the guard is over"
         vote(watcher)
 
 
@@ -307,7 +307,7 @@ def test_no_lease_above_the_guard_reaches_a_master(server: Masters, connect: Con
         assert (lock.hold_count, lock.owned()) == (1, True)
         assert lock.remaining() <= 5.0
         assert max(member.cli("PTTL", key_of(name)) for member in server.members) <= 5000
-        assert lock.extend(GUARD_SECONDS) > 5.0, "a lease as long as the guard is no mistake"
+        assert lock.extend(GUARD_SECONDS) > 5.0, "a lease as long as the guard is allowed"
 
 
 # A smaller guard ------------------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_a_client_with_a_smaller_guard_takes_that_of_the_others_also_where_it_is
         assert lock.acquire(timeout=10)
         until(lambda: is_everywhere(masters, name), within=30, what="all have granted")
         if restarted == 1:
-            masters.members[2].cli("DEL", key_of(name))  # as if it had been away
+            masters.members[2].cli("DEL", key_of(name))  # as if the master had been away
         for member in masters.members[:restarted]:
             member.restart(empty=True)
         second = False

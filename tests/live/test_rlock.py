@@ -130,7 +130,7 @@ def test_making_a_lock_and_a_client_sends_nothing(
 
 @pytest.fixture
 def queue_with_an_rlock(client: Client, name: str) -> Any:
-    """Code of the standard library that takes an RLock, here one of ours."""
+    """Return an object of the standard library that takes an RLock, here one of ours."""
     import queue
 
     one: Any = queue.Queue()

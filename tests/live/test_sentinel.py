@@ -26,7 +26,7 @@ from valkey.sentinel import Sentinel as ValkeyPySentinel
 from relock import AsyncClient, Client, ConfigurationError, LockLostError, MasterWithoutVote, QuorumError
 
 SERVICE = "mymaster"
-MOVE_SECONDS = 5.0  # within this time a waiter that was deaf has had its turn
+MOVE_SECONDS = 5.0  # within which a waiter that was deaf has had its turn
 CONFIGURATION = """
 port {port}
 bind 127.0.0.1
@@ -89,13 +89,13 @@ class House:
             until(lambda: bool(client.exists(key)), within=20, what=f"{key} is on the replica")
 
     def fail_over(self) -> None:
-        """Kills the master, and waits until the replica has its place.
+        """Kill the master, and wait until the replica has its place.
 
-        A Sentinel that was itself held up for two seconds trusts its own eyes again only after thirty.
+        A Sentinel that was itself held up for two seconds trusts its own observations again only after thirty.
         """
         self.master.kill()
         until(lambda: self.sentinel.master_port() == self.replica.port, within=60, what="the replica is promoted")
-        until(lambda: self.replica.client().role()[0] == b"master", within=20, what="it is a master")
+        until(lambda: self.replica.client().role()[0] == b"master", within=20, what="the replica is a master")
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_hold_that_the_replica_does_not_know_is_lost(house: House, connect: Ca
     lock.acquire()
     house.await_replication(f"lock:{{{name}}}")
     house.replica.cli("CONFIG", "SET", "replica-read-only", "no")
-    house.replica.cli("DEL", f"lock:{{{name}}}")  # as if it had never arrived: replication is asynchronous
+    house.replica.cli("DEL", f"lock:{{{name}}}")  # as if the hold had never arrived: replication is asynchronous
     house.fail_over()
     with pytest.raises(LockLostError):
         until(lambda: _extends(lock) and False, within=20, what="the loss is found")
@@ -230,7 +230,7 @@ def test_a_waiter_goes_on_after_a_failover(house: House, connect: Callable[..., 
 def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
     house: House, connect: Callable[..., Client], name: str, handoff: str
 ) -> None:
-    """The old master stays, as a replica, with whatever connections Sentinel leaves open."""
+    """The old master stays, as a replica, with all connections that Sentinel leaves open."""
     holder, waiting, others = (connect(house.url, handoff=handoff, node_timeout=1.0) for _ in range(3))
     held = holder.lock(name)
     held.acquire()
@@ -241,14 +241,14 @@ def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
     with house.sentinel.client() as client:
         client.execute_command("SENTINEL", "FAILOVER", SERVICE)
     until(lambda: house.sentinel.master_port() == house.replica.port, within=60, what="the replica is promoted")
-    until(lambda: _follows(house.master), within=30, what="the old master follows it")
+    until(lambda: _follows(house.master), within=30, what="the old master follows the new one")
     held.release()
     late = crowd.late(MOVE_SECONDS)
     served = crowd.room.served
     crowd.end()
     assert crowd.room.together == []
     assert crowd.room.lost == []
-    assert late == [], f"all who waited were served, among {served} turns"
+    assert late == [], f"all waiters were served, among {served} turns"
 
 
 def test_a_sentinel_that_does_not_know_the_service_raises_at_once(
@@ -285,7 +285,7 @@ def test_doctor_looks_at_the_present_master(house: House) -> None:
     reports: list[tuple[int, str]] = []
 
     def is_well() -> bool:
-        """The doctor asks only once, and while a failover settles down it may find no master."""
+        """Return whether the doctor finds nothing; it asks once, and while a failover settles, may find no master."""
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=60, env=os.environ | {"RELOCK_NODES": ""}, check=False
         )

@@ -1,4 +1,4 @@
-"""Threads that share an ``owner=``: one of them queues, the others join its hold, and nothing piles up."""
+"""Threads that share an ``owner=``: one of them queues, the others join its hold, and no waiters pile up."""
 
 import threading
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Connect = Callable[..., Client]
 
 
 def test_a_thread_that_does_not_wait_joins_the_hold_that_its_owner_has(client: Client, name: str) -> None:
-    """Threads join also while other threads of that owner are at the gate."""
+    """Threads join even while other threads of that owner are at the gate."""
     client.lock(name, owner="job").acquire()
     refused: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""A master whose clock steps loses its vote as soon as any client sees that; one whose clock is only wrong does not."""
+"""Masters whose clock steps lose their vote as soon as a client sees that; a clock that is only wrong costs none."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -55,13 +55,13 @@ def votes(client: Client) -> list[bool]:
 def test_a_master_whose_clock_steps_has_no_vote_for_its_guard(
     masters: Masters, connect: Callable[..., Client], name: str, step: float
 ) -> None:
-    """The guard is long, so that the test can look at it from several sides before it is over."""
+    """The guard is long, so that the test can look at it in several ways before it is over."""
     group = Group([server for server, _ in masters], guard=GUARD_SECONDS).let_vote()
-    client = connect(group.url, ttl=TTL)  # short: if the one reply comes late, the next renewal shows the step
+    client = connect(group.url, ttl=TTL)  # a short lease: if a late reply does not show the step, the next renewal does
     assert votes_seen(client, name) == [True, True, True]
     masters[0][1].set(step)
     with client.lock(name) as lock:
-        until(lambda: marker(masters[0][0])["no_vote"], within=20, what="its vote is taken, for everybody")
+        until(lambda: marker(masters[0][0])["no_vote"], within=20, what="the master's vote is taken, for all clients")
         assert not any(marker(server)["no_vote"] for server, _ in masters[1:])
         assert lock.owned()
         other = connect(group.url)
@@ -75,7 +75,7 @@ def votes_seen(client: Client, name: str) -> list[bool]:
 
 
 def marker(server: Server) -> dict[str, Any]:
-    """Return the master's marker, by which the master says whether it has a vote by its own clock."""
+    """Return the master's marker, with which the master tells whether it has a vote by its own clock."""
     until_us = int(server.cli("HGET", "lock:master", "no_vote_until_us"))
     seconds, micros = server.cli("TIME")
     return {"no_vote": until_us > int(seconds) * 1_000_000 + int(micros)}
@@ -95,7 +95,7 @@ def test_a_step_ahead_frees_no_lock_that_is_held(
     masters[0][1].set(10.0)
     with pytest.raises(QuorumError, match="no vote"):
         watcher.lock(name).acquire(timeout=TTL / 3)
-    assert masters[0][0].cli("EXISTS", f"lock:{{{name}}}") == 0, "it has forgotten the lease, and gave it to nobody"
+    assert masters[0][0].cli("EXISTS", f"lock:{{{name}}}") == 0, "the master has forgotten the lease, and gave no other"
 
 
 @pytest.mark.parametrize("guard", [TTL, 0.0], ids=["guarded", "control: without the guard"])
@@ -104,7 +104,7 @@ def test_a_step_that_anybody_saw_lets_nobody_in_before_the_lease_is_over(
 ) -> None:
     """One master lacks the hold, and the clock of another ends it: without the guard that is a quorum for others.
 
-    Neither who saw the step, nor a process that comes later: it knows of it by the marker alone.
+    Neither the client that saw the step gets in, nor a later process, which knows of it by the marker alone.
     """
     servers = Group([server for server, _ in masters])
     ttl = TTL if guard else 30.0  # in the control the lease outlasts the test
@@ -113,16 +113,16 @@ def test_a_step_that_anybody_saw_lets_nobody_in_before_the_lease_is_over(
     holder, watcher = connect(urls, **options), connect(urls, **options)
     for client in (holder, watcher):
         until(lambda: all(votes_seen(client, "warm-up")), within=20, what="all have their votes")  # noqa: B023
-    late = start_worker("workers.locker", urls, json.dumps(options))  # it connects when it first acquires
+    late = start_worker("workers.locker", urls, json.dumps(options))  # connects at its first acquire
     assert late.receive()["event"] == "ready"
     lock = holder.lock(name, renew=False)
     assert lock.acquire(timeout=10)
     until(lambda: is_everywhere(servers, name) or not lock.owned(), within=30, what="all have granted")
-    servers.members[2].cli("DEL", key_of(name))  # as if it had been away
+    servers.members[2].cli("DEL", key_of(name))  # as if the master had been away
     masters[0][1].set(ttl + 10.0)
     watcher.info(name)
     if guard:
-        until(lambda: marker(masters[0][0])["no_vote"], within=10, what="its vote is taken, for everybody")
+        until(lambda: marker(masters[0][0])["no_vote"], within=10, what="the master's vote is taken, for all clients")
     second = [False, False]
     while lock.owned() and not any(second):
         second = [took and lock.owned() for took in (takes(watcher, name), takes_in(late, name))]
@@ -140,10 +140,10 @@ def test_a_step_that_a_quorum_shows_is_our_own_and_nobody_is_accused(
     lock.acquire()
     for _, clock in masters:
         clock.set(3600.0)
-    until(lambda: lock.lost, within=20, what="its lease is over on a quorum")
+    until(lambda: lock.lost, within=20, what="the lease is over on a quorum")
 
     def is_kept() -> bool:
-        """Return whether the hold is kept: not if a reply to this very call shows the step of the last master."""
+        """Return whether the hold is kept; it is not if a reply to this very call shows the step of the last master."""
         with suppress(LockLostError), client.lock(f"{name}-more"):
             return True
         return False
@@ -156,7 +156,7 @@ def test_a_step_that_a_quorum_shows_is_our_own_and_nobody_is_accused(
 def test_a_clock_that_was_always_wrong_costs_no_vote_and_tokens_rise(
     masters: Masters, connect: Callable[..., Client], name: str
 ) -> None:
-    """Clocks differ by more than a lease: acquire writes the token to a quorum before it returns."""
+    """Clocks differ by more than a lease, so an acquire writes the token to a quorum before it returns."""
     for (_, clock), ahead in zip(masters, (0.0, 600.0, -600.0), strict=True):
         clock.set(ahead)
     client = connect([server.url for server, _ in masters], ttl=TTL, restart_guard=TTL)
@@ -188,7 +188,7 @@ def set_clocks(masters: Masters, *ahead: float) -> Group:
 
 
 def take_without(away: Server, lock: Lock) -> int:
-    """Takes the lock while one master is stopped; returns the token."""
+    """Take the lock while one master is stopped; return the token."""
     away.stop()
     try:
         assert lock.acquire(timeout=20)
@@ -226,7 +226,7 @@ def kill_the_holder(group: Group, away: Server, worker: Worker, name: str) -> in
 
 
 def lose_the_release(group: Group, away: Server, name: str) -> int:
-    """No master hears of the end, from this client or any other."""
+    """Let no master hear of the end, from this client or any other."""
     proxies = [Proxy(member.port) for member in group.members]
     with Client([proxy.url for proxy in proxies], restart_guard=GUARD_SECONDS, node_timeout=0.2) as client:
         lock = client.lock(name)
@@ -241,16 +241,18 @@ def lose_the_release(group: Group, away: Server, name: str) -> int:
 
 
 def restart_a_granter(group: Group, away: Server, name: str) -> int:
-    """One of those that granted restarts empty, and gets the hold and the token again when it has its vote."""
+    """Restart one of the masters that granted; once it votes again, it gets the hold and the token."""
     with Client(group.url, restart_guard=GUARD_SECONDS) as client:
         lock = client.lock(name)
         token = take_without(away, lock)
         until(
-            lambda: lock.extend() and is_everywhere(group, name), within=20, what="the others gave it to who was away"
+            lambda: lock.extend() and is_everywhere(group, name),
+            within=20,
+            what="the others gave the hold to the master that was away",
         )
         next(member for member in group.members if member is not away).restart(empty=True)
         group.let_vote()
-        until(lambda: lock.extend() and is_everywhere(group, name), within=30, what="all have it again")
+        until(lambda: lock.extend() and is_everywhere(group, name), within=30, what="all have the hold again")
     return token
 
 
@@ -274,7 +276,7 @@ def test_tokens_rise_when_clocks_differ_by_more_than_the_lease(
         else:
             tokens.append(restart_a_granter(group, away, name))
         for member in group.members:
-            member.cli("DEL", key_of(name))  # as if its lease had run out: that alone changes no token
+            member.cli("DEL", key_of(name))  # as if its lease had run out, which changes no token
     assert tokens == sorted(set(tokens))
 
 

@@ -1,6 +1,7 @@
 """A waiter whose process lives, but that cannot go on: its turn passes to the next one, and it comes back later.
 
-Nothing here lets it go on before the next one has had the lock: so without that, each test would last for a minute.
+Nothing lets that waiter go on before the next one has had the lock. So if its turn did not pass, each test would last
+for a minute.
 """
 
 import asyncio
@@ -19,16 +20,16 @@ from relock import AsyncClient, Client
 Connect = Callable[..., Client]
 
 LONG = 60.0
-STUCK_SECONDS_MAX = 30.0  # 3 s to look and a heartbeat of 2.5 s, on a machine that is busy with something else
+STUCK_SECONDS_MAX = 30.0  # 3 s to look and a heartbeat of 2.5 s, on a machine that is busy with other work
 
 
 @define
 class Scene:
-    """A lock that is held while a victim waits for it, which gets stuck; and somebody behind.
+    """A held lock, a victim that waits for it and gets stuck, and a waiter behind the victim.
 
     Attributes:
         stuck: the victim is queued, and does nothing any more.
-        served: the one behind it has the lock.
+        served: the waiter behind the victim has the lock.
     """
 
     others: Client
@@ -40,7 +41,7 @@ class Scene:
         return len(self.others.info(self.name).queue) == count
 
     def get_stuck(self) -> None:
-        """Stand still: the victim does this once it is queued."""
+        """Stand still, as the victim does once it is queued."""
         until(self.is_queued, within=LONG, what="the victim is queued")
         self.stuck.set()
         assert self.served.wait(LONG), "the next one got the lock only when the victim went on"
@@ -51,7 +52,7 @@ class Scene:
         assert self.stuck.wait(LONG)
         waiting = threading.Thread(target=behind.acquire)
         waiting.start()
-        until(lambda: self.is_queued(2), within=LONG, what="another one is behind it")
+        until(lambda: self.is_queued(2), within=LONG, what="another waiter is behind the victim")
         holder.release()
         waiting.join(STUCK_SECONDS_MAX)
         if not waiting.is_alive():
@@ -121,7 +122,7 @@ def test_a_task_whose_event_loop_was_closed_leaves_though_nobody_tells_it_anythi
     while len(others.info(name).queue) != 1:
         loop.run_until_complete(asyncio.sleep(0.01))
     loop.close()
-    until(lambda: not others.info(name).queue, within=LONG, what="its place is given up")
+    until(lambda: not others.info(name).queue, within=LONG, what="the victim's place is given up")
     waiting._log_destroy_pending = False  # type: ignore[attr-defined]
     waiting.get_coro().close()
     others.lock(name).release()

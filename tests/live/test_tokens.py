@@ -83,11 +83,11 @@ def test_tokens_rise_although_the_last_one_is_ahead_of_the_clock(client: Client,
 # The restart guard ----------------------------------------------------------------------------------------------------
 
 GUARD = 3.0
-LONG_GUARD = 30.0  # for what is looked at while it lasts, on a busy machine
+LONG_GUARD = 30.0  # long enough for looks during the guard, on a busy machine
 
 
 def no_vote_for(client: Client, name: str) -> float:
-    """Return for how many seconds the masters refuse to vote, by their own word; ask until one has said something."""
+    """Return for how many seconds the masters refuse to vote, by their own word; ask until one has told a time."""
     while True:
         try:
             with client.lock(name, timeout=0):
@@ -108,7 +108,7 @@ def test_a_master_that_relock_never_saw_grants_nothing_before_the_guard_is_over(
     assert 0 < no_vote_for(client, name) <= 1.1 * GUARD
     with client.lock(name, timeout=30):
         assert time.monotonic() - begin >= GUARD
-    until(lambda: any(isinstance(e, MasterWithoutVote) for e in events), within=5, what="an event names it")
+    until(lambda: any(isinstance(e, MasterWithoutVote) for e in events), within=5, what="an event names the master")
     assert no_vote_for(client, name) == 0.0
 
 
@@ -127,14 +127,14 @@ def test_a_master_that_forgot_grants_nothing_to_a_client_that_never_saw_it_eithe
         own_server.cli("FLUSHALL")
     newcomer = connect(own_server.url, ttl=GUARD, restart_guard=GUARD)
     assert newcomer.lock(name).acquire(timeout=30)
-    assert time.monotonic() - begin >= GUARD, "the first hold was over by then"
+    assert time.monotonic() - begin >= GUARD, "the second hold begins after the end of the first"
     assert not holder.owned()
 
 
 def test_without_the_guard_there_are_two_holders(
     start_server: Callable[..., Deployment], connect: Callable[..., Client], name: str
 ) -> None:
-    """The control: what the guard is for."""
+    """The control: a master without the guard grants a lock that is still held."""
     own_server = start_server()
     holder = connect(own_server.url, restart_guard=0).lock(name)
     holder.acquire()
@@ -152,15 +152,15 @@ def test_a_client_without_a_guard_obeys_the_one_that_it_finds(
     first = connect(own_server.url, ttl=GUARD, restart_guard=LONG_GUARD)
 
     def is_everywhere() -> bool:
-        """A master that is slow to connect is not asked, and has no guard yet."""
+        """Return whether every master has the guard; one that is slow to connect is not asked, and has none yet."""
         assert no_vote_for(first, name) > 0
         return all(member.cli("EXISTS", "lock:master") for member in own_server.members)
 
     until(is_everywhere, within=30, what="every master has the guard")
     other = connect(own_server.url, ttl=GUARD, restart_guard=0)
     with pytest.warns(RelockWarning, match="larger restart guard") as caught:
-        # The end of a call warns of what was found by then, by whichever thread.
-        until(lambda: no_vote_for(other, name) and len(caught), within=30, what="it warns")
+        # A call warns at its end of a guard that was found by then, by any thread.
+        until(lambda: no_vote_for(other, name) and len(caught), within=30, what="the client warns")
 
 
 def test_patience_does_not_run_while_the_master_waits_for_its_vote(
@@ -193,7 +193,7 @@ def test_a_client_that_may_not_look_never_touches_the_guard_that_it_finds(
         warnings.simplefilter("always")
         with pytest.raises(ConfigurationError, match="refuses INFO") as caught:
             lock.acquire(timeout=30)
-        until(lambda: warned, within=20, what="the warning of whichever thread has seen it")
+        until(lambda: warned, within=20, what="the warning of a thread that has seen the refusal")
     assert {warning.category for warning in warned} == {RelockWarning}
     assert caught.value.option == "restart_guard"
     server.cli("ACL", "SETUSER", "default", "+info")

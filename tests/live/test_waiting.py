@@ -1,4 +1,4 @@
-"""Waiting costs nothing, and loses nothing."""
+"""Waits cost nothing while nothing happens, and lose no message."""
 
 import signal
 import threading
@@ -20,7 +20,7 @@ from relock._core.patience import LOOK_AGAIN_SECONDS_MAX
 pytestmark = pytest.mark.every_quorum
 
 THREADS = 500
-SPARE = 10  # messages and pairs of scripts, for heartbeats that cross twenty turns where the machine is slow
+SPARE = 10  # messages and pairs of scripts, for heartbeats that cross twenty turns on a slow machine
 
 
 def wait_in_threads(
@@ -54,12 +54,12 @@ def test_five_hundred_waiters_cost_few_commands_a_second(
     threads, taken = wait_in_threads(client, name, THREADS)
     until(lambda: subscriptions(server) == {1}, within=30, what="one subscription to each master, for all")
     before, all_before, begin = sum(server.calls().values()), server.commands(), time.monotonic()
-    time.sleep(10)  # what is measured is what happens while nothing does
+    time.sleep(10)  # measures a time in which nothing happens
     seconds = time.monotonic() - begin
     calls, commands = sum(server.calls().values()) - before, server.commands() - all_before
     print(f"{THREADS} waiters: {calls / seconds:.1f} commands a second, with those of scripts {commands / seconds:.1f}")
     assert calls / seconds < 20
-    assert commands / seconds < 100, "a heartbeat takes a dozen, however many wait"
+    assert commands / seconds < 100, "a heartbeat takes a dozen commands, however many wait"
     holder.release()
     for thread in threads:
         thread.join()
@@ -77,7 +77,7 @@ def test_one_pubsub_connection_serves_all_who_wait(client: Client, server: Deplo
 
 
 def test_a_release_wakes_one_waiter(client: Client, server: Deployment, name: str) -> None:
-    """Twenty waiters, each granted once: one message for each turn, and next to no script but its own two."""
+    """Twenty waiters, each granted once: one message for each turn, and hardly a script but its own two."""
     holder = client.lock(name, owner="holder")
     holder.acquire()
     threads, taken = wait_in_threads(client, name, 20)
@@ -88,11 +88,11 @@ def test_a_release_wakes_one_waiter(client: Client, server: Deployment, name: st
         thread.join()
     assert taken == [True] * 20
     messages = max(now - before for now, before in zip(published(server), published_before, strict=True))
-    assert messages <= 20 + SPARE, "one more for each turn would be twenty"
+    assert messages <= 20 + SPARE, "one more message for each turn would be twenty more"
     scripts = server.calls()["evalsha"] - before
-    # Over several masters a slow one may have given the lock to somebody else by then, which is undone.
+    # Over several masters a slow one may have given the lock to another owner by then, which is undone.
     spare = 2 * SPARE if len(server.members) == 1 else 4 * SPARE
-    assert scripts <= 1 + 2 * 20 + spare, "a release, then a release for each, and an extension where that takes long"
+    assert scripts <= 1 + 2 * 20 + spare, "a release for each hold, and an extension of long ones"
 
 
 def is_held_with_queue(client: Client, name: str, waiters: int) -> bool:
@@ -113,7 +113,7 @@ def test_nothing_is_lost_when_the_pubsub_connection_is_killed(client: Client, se
     threads, taken = wait_in_threads(client, name, 5)
     for _ in range(3):
         server.cli("CLIENT", "KILL", "TYPE", "pubsub")
-        until(lambda: 0 not in subscriptions(server), within=10, what="it subscribes again")
+        until(lambda: 0 not in subscriptions(server), within=10, what="the client subscribes again")
     server.cli("CLIENT", "KILL", "TYPE", "pubsub")
     begin = time.monotonic()
     holder.release()
@@ -136,7 +136,7 @@ def test_a_swallowed_message_costs_seconds_at_any_ttl(
     begin = time.monotonic()
     holder.release()
     threads[0].join()
-    assert fault.has_begun, "a master that is slow may find the lock taken again, and then has nothing to say"
+    assert fault.has_begun, "at least one master published a message"
     assert taken == [True]
     assert time.monotonic() - begin < LOOK_AGAIN_SECONDS_MAX / 2
 
@@ -145,7 +145,7 @@ def test_waiters_survive_a_restart_of_the_server(
     start_server: Callable[..., Deployment], connect: Callable[..., Client], name: str
 ) -> None:
     server = start_server()
-    client = connect(server.url, ttl=4.5)  # and so is the guard, if there is one
+    client = connect(server.url, ttl=4.5)  # also the guard, if there is one
     lock = client.lock(name, owner="holder")
     lock.acquire()
     threads, taken = wait_in_threads(client, name, 3)
@@ -174,7 +174,7 @@ def test_the_head_takes_over_when_holder_and_head_are_killed_together(
     for number, worker in enumerate((holder, head)):
         assert worker.receive()["event"] == "ready"
         worker.send({"do": "acquire", "id": number, "name": name})
-        until(partial(is_held_with_queue, client, name, number), within=10, what="it holds, or waits")
+        until(partial(is_held_with_queue, client, name, number), within=10, what="the worker holds, or waits")
     threads, taken = [], []
     lock = client.lock(name)
     taken_at: list[float] = []
@@ -186,13 +186,15 @@ def test_the_head_takes_over_when_holder_and_head_are_killed_together(
 
     threads.append(threading.Thread(target=take))
     threads[0].start()
-    until(lambda: len(client.info(name).queue) == 2, within=10, what="it waits behind the head")
+    until(lambda: len(client.info(name).queue) == 2, within=10, what="the waiter is behind the head")
     holder.kill()
     head.kill()
     begin = time.monotonic()
     threads[0].join()
     assert taken == [True]
-    assert taken_at[0] - begin < 4.5 + ALIVE_MS / 2000, "when the lease ends, not when the head counts as dead"
+    assert taken_at[0] - begin < 4.5 + ALIVE_MS / 2000, (
+        "the turn comes when the lease ends, before the head counts as dead"
+    )
 
 
 def test_a_foreign_lock_without_a_ttl_that_goes_is_noticed_within_three_seconds(
@@ -226,7 +228,7 @@ def test_no_patience_is_left_when_the_server_stays_away(
 
     thread = threading.Thread(target=take)
     thread.start()
-    until(lambda: len(client.info(name).queue) == 1, within=10, what="it waits")
+    until(lambda: len(client.info(name).queue) == 1, within=10, what="a caller waits")
     own_server.kill()
     thread.join(timeout=30)
     (error,) = errors
@@ -238,9 +240,10 @@ def test_no_patience_is_left_when_the_server_stays_away(
 def test_an_acquire_that_is_under_way_when_the_client_is_closed_keeps_nobody_out(
     own_server: Deployment, connect: Callable[..., Client], name: str
 ) -> None:
-    """The masters are stopped: its request is carried out only when the client is being closed, or was.
+    """The masters are stopped: the acquire is carried out only while or after the client is closed.
 
-    A slow one of several may get it after its undo, and a closed client repeats nothing: that one is not needed.
+    One slow master of several may get it after its undo, and a closed client repeats nothing; that master is not
+    needed.
     """
     client = connect(own_server.url, node_timeout=5.0)
     with client.lock(name):
@@ -249,20 +252,20 @@ def test_an_acquire_that_is_under_way_when_the_client_is_closed_keeps_nobody_out
     with ThreadPoolExecutor(2) as pool:
         acquiring = pool.submit(client.lock(name).acquire)
         masters = client._session.masters
-        until(lambda: any(master.pool.is_in_use for master in masters), within=5, what="its request is under way")
+        until(lambda: any(master.pool.is_in_use for master in masters), within=5, what="the request is under way")
         closing = pool.submit(client.close)
-        wait([closing], timeout=0.5)  # it has cut the connections by then, or waits for the answers
+        wait([closing], timeout=0.5)  # by then it has cut the connections, or waits for the answers
         own_server.cont()
         with pytest.raises(ClientClosedError):
             acquiring.result(30)
         closing.result(30)
-    assert connect(own_server.url).lock(name).acquire(timeout=20), "long before a lease is over"
+    assert connect(own_server.url).lock(name).acquire(timeout=20), "the lock is free long before a lease is over"
 
 
 def test_a_signal_handler_that_closes_the_client_and_raises_amid_an_acquire_keeps_nobody_out(
     server: Deployment, connect: Callable[..., Client], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The masters have granted the lock by then; that is undone only when the handler has ended."""
+    """The masters have granted the lock by then; the grant is undone only when the handler has ended."""
     client = connect(server.url, node_timeout=5.0)
 
     def close(_number: int, _frame: object) -> None:
@@ -276,7 +279,7 @@ def test_a_signal_handler_that_closes_the_client_and_raises_amid_an_acquire_keep
             client.lock(name).acquire()
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert connect(server.url).lock(name).acquire(timeout=20), "long before a lease is over"
+    assert connect(server.url).lock(name).acquire(timeout=20), "the lock is free long before a lease is over"
 
 
 def test_close_ends_every_wait_and_leaves_the_queue(
@@ -296,13 +299,13 @@ def test_close_ends_every_wait_and_leaves_the_queue(
     threads = [threading.Thread(target=take) for _ in range(3)]
     for thread in threads:
         thread.start()
-    until(lambda: len(client.info(name).queue) == 3, within=10, what="they wait")
+    until(lambda: len(client.info(name).queue) == 3, within=10, what="all three wait")
     other.close()
     for thread in threads:
         thread.join(timeout=10)
     assert len(errors) == 3
-    # At once, but for a place that a slow master writes only after it was given up: that goes as those of the dead do.
-    until(lambda: client.info(name).queue == (), within=30, what="they have left the queue")
+    # At once, except for a place that a slow master writes only after it was given up: it goes like those of the dead.
+    until(lambda: client.info(name).queue == (), within=30, what="all three have left the queue")
     other.close()
     with pytest.raises(ClientClosedError):
         other.lock(name).acquire(blocking=False)

@@ -1,4 +1,4 @@
-"""Renewal, and what happens when there is none: a hold is kept while its owner lives, and its loss is told."""
+"""Renewals, and their absence: a hold is kept while its owner lives, and its loss is told."""
 
 import json
 import os
@@ -37,14 +37,16 @@ def test_a_hold_outlives_its_ttl_while_its_owner_lives(
         assert lock.owned()
         assert lock.token == token
         remembered = client.info(name).token or 0
-        assert remembered == token if server.quorum == 1 else remembered >= (token or 0), "one may have proposed more"
+        assert remembered == token if server.quorum == 1 else remembered >= (token or 0), (
+            "one of several masters may have proposed a larger token"
+        )
     assert client.statistics().renewals >= 2
 
 
 def test_a_thousand_holds_are_renewed_in_batches_by_one_thread(
     connect: Callable[..., Client], server: Deployment, name: str
 ) -> None:
-    client = connect(server.url, ttl=12.0)  # a busy machine takes seconds for a thousand
+    client = connect(server.url, ttl=12.0)  # a busy machine takes seconds for a thousand holds
     before = len(threads_named("watchdog"))
     for number in range(1000):
         client.lock(f"{name}-{number}").acquire()
@@ -68,7 +70,7 @@ def test_a_failing_renewal_is_tried_again_until_it_succeeds(
             until(fault.struck.is_set, within=20, what="a renewal is lost")
         until(lambda: client.statistics().renewals >= 1, within=20, what="a renewal succeeds")
         assert lock.owned()
-    until(lambda: any(isinstance(event, RenewalFailing) for event in events), within=5, what="it was said")
+    until(lambda: any(isinstance(event, RenewalFailing) for event in events), within=5, what="the failure was told")
 
 
 def test_a_hold_whose_server_stays_away_is_lost_at_its_deadline_and_said_once(
@@ -122,7 +124,7 @@ def test_a_hold_that_the_master_forgot_is_lost_with_the_next_renewal(
     assert not lock.owned()
     with pytest.raises(LockLostError):
         lock.release()
-    assert not client.info(name).held, "it is never put back"
+    assert not client.info(name).held, "a lost hold is never put back"
 
 
 @pytest.mark.parametrize("use", ["release", "acquire", "extend"])
@@ -142,7 +144,7 @@ def test_a_with_block_says_that_its_hold_was_lost_but_never_hides_the_bodys_erro
 ) -> None:
     with pytest.raises(LockLostError), client.lock(name):
         server.cli("DEL", f"lock:{{{name}}}")
-    with pytest.raises(ZeroDivisionError), client.lock(name):  # noqa: PT012  (what is shown is the block that fails)
+    with pytest.raises(ZeroDivisionError), client.lock(name):  # noqa: PT012  (the failing block is the subject)
         server.cli("DEL", f"lock:{{{name}}}")
         raise ZeroDivisionError
 
@@ -157,7 +159,7 @@ def test_a_hold_whose_thread_ended_is_renewed_no_more_and_ends_with_its_lease(
     thread.join()
     begin = time.monotonic()
     assert client.lock(name).acquire(timeout=30)
-    assert time.monotonic() - begin < 10.0, "a lease, the sleep of who waits, and what a busy machine adds"
+    assert time.monotonic() - begin < 10.0, "a lease, a waiter's sleep, and the delay of a busy machine"
     until(lambda: losses, within=10, what="the loss is told")
     assert "owner ended" in losses[0].reason
 
@@ -167,7 +169,7 @@ def test_max_hold_ends_renewal(connect: Callable[..., Client], server: Deploymen
     client = connect(server.url, ttl=TTL, on_lost=losses.append)
     lock = client.lock(name, max_hold=TTL / 2)  # longer than it takes until the first renewal is due, less than a lease
     lock.acquire()
-    until(lambda: losses, within=30, what="it is lost")
+    until(lambda: losses, within=30, what="the hold is lost")
     assert "max_hold" in losses[0].reason
     assert TTL / 2 <= losses[0].held_for < 20.0
     with pytest.raises(LockLostError, match="max_hold"):
@@ -181,7 +183,7 @@ def test_without_renewal_a_hold_is_lost_at_its_deadline(
     client = connect(server.url, ttl=0.4, renew=False, on_lost=losses.append)
     lock = client.lock(name)
     lock.acquire()
-    until(lambda: losses, within=10, what="it is lost")
+    until(lambda: losses, within=10, what="the hold is lost")
     assert "renew=False" in losses[0].reason
     assert client.statistics().renewals == 0
     assert lock.lost
@@ -197,7 +199,7 @@ def test_a_process_that_ends_ends_its_holds_within_a_ttl(
     worker.kill()
     begin = time.monotonic()
     until(lambda: not client.info(name).held, within=10, what="the lease ends")
-    assert time.monotonic() - begin < 10.0, "a lease, and what a busy machine adds; by default it is 30 s"
+    assert time.monotonic() - begin < 10.0, "a short lease, and the delay of a busy machine"
 
 
 def test_a_process_that_was_stopped_past_its_deadline_is_told(
@@ -208,13 +210,13 @@ def test_a_process_that_was_stopped_past_its_deadline_is_told(
     worker.send({"do": "acquire", "id": 1, "name": name})
     assert worker.receive()["event"] == "granted"
     worker.stop()
-    assert client.lock(name).acquire(timeout=30), "another has it"
+    assert client.lock(name).acquire(timeout=30), "another client gets the lock"
     worker.cont()
     assert worker.receive()["event"] == "lost"
     worker.send({"do": "release", "id": 1})
     events = [worker.receive()["event"], worker.receive()["event"]]
     assert events == ["releasing", "error"]
-    assert client.lock(name).owned(), "nothing of the stopped one touched the next holder"
+    assert client.lock(name).owned(), "the stopped client did not touch the next holder"
 
 
 def test_a_callback_that_blocks_delays_no_renewal(
@@ -248,7 +250,7 @@ def test_an_exception_in_a_callback_harms_nothing(
     client = connect(server.url, on_lost=fail, on_event=fail)
     with client.lock(name):
         pass
-    until(lambda: "failed on" in caplog.text, within=10, what="it is logged")
+    until(lambda: "failed on" in caplog.text, within=10, what="the text is logged")
     with client.lock(name) as lock:
         assert lock.owned()
 
@@ -279,7 +281,7 @@ def test_ensure_spends_nothing(client: Client, name: str) -> None:
 def test_a_clock_of_the_master_that_steps_ahead_shortens_what_is_trusted(
     connect: Callable[..., Client], server: Deployment, name: str
 ) -> None:
-    """The client's own view is moved, which is what a paused virtual machine looks like from inside."""
+    """Moving the client's own view has the effect of a paused virtual machine, seen from inside."""
     client = connect(server.url, ttl=30.0, renew=False)
     lock = client.lock(name)
     lock.acquire()

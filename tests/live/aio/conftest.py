@@ -11,7 +11,7 @@ from relock import AsyncClient
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Makes clients, and closes them at the end of the test."""
+    """Make clients, and close them at the end of the test."""
     async with connecting() as connect:
         yield connect
 

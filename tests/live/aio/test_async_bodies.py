@@ -154,7 +154,7 @@ async def test_a_generator_that_another_task_closes_says_that_it_did_not_release
 
 
 async def test_a_cancellation_does_not_hide_that_the_hold_was_lost(client: AsyncClient, name: str) -> None:
-    """One from elsewhere goes on, with a note; also where the lock would cancel its body for the loss."""
+    """Cancellations from elsewhere go on, with a note, even if the lock would cancel its body for the loss."""
 
     async def work() -> None:
         async with client.lock(name):

@@ -1,4 +1,4 @@
-"""Several calls for one owner at once, of tasks and of threads: they take turns, and each does what it says."""
+"""Several calls for one owner at once, of tasks and of threads, which take turns and each have their effect."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ async def test_a_task_that_has_others_carry_out_several_calls_at_once_gets_each_
 async def test_a_release_that_is_cancelled_in_line_gives_its_level_back_in_its_turn(
     client: AsyncClient, name: str
 ) -> None:
-    """The loop does not stand still meanwhile, and whoever is inside is not disturbed."""
+    """The loop goes on meanwhile, and the call inside is not disturbed."""
     lock, gates = client.lock(name, owner="job"), client._session.gates
     assert await lock.acquire()
     assert await lock.acquire()
@@ -46,7 +46,7 @@ async def test_a_release_that_is_cancelled_in_line_gives_its_level_back_in_its_t
     gates.leave(inside)
     await until(lambda: lock.hold_count == 0, "both levels are given back")
     await free(client, name)
-    await until(lambda: not gates._gates, "nobody is at the gate")
+    await until(lambda: not gates._gates, "no call is at the gate")
 
 
 async def test_an_acquire_that_is_cancelled_in_line_leaves_nothing(client: AsyncClient, name: str) -> None:
@@ -66,7 +66,7 @@ async def test_an_acquire_that_is_cancelled_in_line_leaves_nothing(client: Async
 
 
 async def test_a_thread_does_not_wait_for_a_task_of_the_loop_that_it_runs(client: AsyncClient, name: str) -> None:
-    """Thread and task would both stand still. A release is carried out all the same, once that task has left."""
+    """Thread and task would both stand still. The release is carried out once that task has left."""
     lock = client._client.lock(name, owner="job")
     assert await client.lock(name, owner="job").acquire()
     inside = CallRecord()
@@ -92,7 +92,7 @@ async def test_a_thread_does_not_wait_for_a_task_of_the_loop_that_it_runs(client
 async def test_a_thread_of_the_owner_gets_by_while_the_loop_stands_still(
     client: AsyncClient, name: str, call: str
 ) -> None:
-    """The loop stands still for as long as that takes, with the request of its task under way."""
+    """The loop stands still during the thread's calls, with the request of its task under way."""
     tasks, threads = client.lock(name, owner="job"), client._client.lock(name, owner="job")
     assert await tasks.acquire()
     assert await tasks.acquire()
@@ -105,7 +105,7 @@ async def test_a_thread_of_the_owner_gets_by_while_the_loop_stands_still(
             thread.join(SOON)
 
     task = asyncio.create_task(getattr(tasks, call)())
-    asyncio.get_running_loop().call_soon(block)  # the task has sent its request by then, and hears nothing yet
+    asyncio.get_running_loop().call_soon(block)  # the task has then sent its request, and has no reply yet
     assert await task is (True if call == "acquire" else None)
     assert found == [True, None]
     await until(lambda: tasks.hold_count == (3 if call == "acquire" else 1), "each call has done its work, once")
@@ -122,7 +122,7 @@ def test_a_thread_of_the_owner_gets_by_while_the_loop_is_stopped(server: Deploym
     lock = tasks.lock(name, owner="job")
     threads.acquire()
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(lock.info())  # its connection is open
+    loop.run_until_complete(lock.info())  # opens its connection
     task = loop.create_task(lock.acquire())
     loop.call_soon(loop.stop)
     loop.run_forever()

@@ -37,14 +37,14 @@ async def test_locks_on_all_nodes_are_taken_nested_renewed_and_released(cluster:
 
 
 async def test_with_the_settings_of_a_cluster_client_of_redis_asyncio(cluster: ClusterOfServers, name: str) -> None:
-    """Clients of a cluster know only one node before they are used."""
+    """Clients of a cluster know only one node before their first use."""
     node = redis.asyncio.cluster.ClusterNode("127.0.0.1", cluster.members[0].port)
     given = redis.asyncio.RedisCluster(startup_nodes=[node])
     async with connecting() as connect:
         client = connect(given)
         for number in range(6):
             await take(client, f"{name}-{number}")
-    await (given.aclose if hasattr(given, "aclose") else given.close)()  # redis-py 5.0.0 has only the latter
+    await (given.aclose if hasattr(given, "aclose") else given.close)()  # redis-py 5.0.0 has only `close`
 
 
 @pytest.mark.every_server
@@ -75,7 +75,7 @@ async def test_waiters_are_served_in_their_order_and_a_cancelled_one_leaves(
 
 @pytest.mark.every_server
 async def test_nobody_is_inside_together_while_a_slot_moves(cluster: ClusterOfServers, name: str) -> None:
-    """Calls are sent on while the slot moves, for once and then for good."""
+    """Calls are redirected while the slot moves, first once and then for good."""
     slot = slot_of(name)
     names = [one for one, _ in zip(names_in(slot), range(3), strict=False)]
     source = cluster.owner(name)
@@ -126,7 +126,7 @@ async def test_connections_to_nodes_that_end_while_the_loop_stands_still_are_not
         for link in foreground._links():
             assert link.connection is not None
             sock = link.connection.raw._sock  # type: ignore[attr-defined]
-            sock.shutdown(socket.SHUT_RDWR)  # as if the node had closed it
+            sock.shutdown(socket.SHUT_RDWR)  # as if the node had closed the connection
         time.sleep(2 * QUIET_SECONDS)
         for one in names:
             assert await client.lock(one).acquire(blocking=False)

@@ -1,4 +1,4 @@
-"""The end of an `AsyncClient`, of a loop that uses it, and of what its tasks had under way."""
+"""The end of an `AsyncClient`, of a loop that uses it, and of the calls that its tasks had under way."""
 
 import asyncio
 import gc
@@ -36,7 +36,7 @@ async def test_a_closed_client_ends_its_waits(connect: Connect, server: Deployme
 async def test_a_client_that_is_closed_gives_back_what_its_calls_get(
     connect: Connect, server: Deployment, name: str
 ) -> None:
-    """The requests are on their way when it is closed."""
+    """The requests are on their way when the client is closed."""
     client, others = connect(server.url), connect(server.url)
     async with client.lock(f"{name}-warm"):
         pass
@@ -49,12 +49,12 @@ async def test_a_client_that_is_closed_gives_back_what_its_calls_get(
         if isinstance(result, ClientClosedError):
             await free(others, f"{name}-{i}")
         else:
-            assert result is True, "it came back before the client was closed"
+            assert result is True, "the reply came before the client was closed"
     assert any(isinstance(result, ClientClosedError) for result in results)
 
 
 async def test_a_client_that_was_given_another_one_ends_its_waits_alone(server: Deployment, name: str) -> None:
-    """Waits for a lock end, and those at the gate of an owner."""
+    """Waits for a lock end, and waits at the gate of an owner."""
     with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as threads:
         client = AsyncClient(threads)
         threads.lock(name, owner="other").acquire()
@@ -85,7 +85,7 @@ def wait_until_free(client: Client, name: str) -> None:
 async def test_a_client_that_is_closed_takes_the_connections_of_the_loops_that_use_it_along(
     server: Deployment, name: str
 ) -> None:
-    """Though nobody closes the other one."""
+    """No call closes the `AsyncClient` itself."""
     threads = Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT}))
     async with AsyncClient(threads).lock(name):
         pass
@@ -153,7 +153,7 @@ def test_what_the_tasks_of_a_closed_loop_had_under_way_is_ended(server: Deployme
 
         async def wait() -> None:
             tasks.append(asyncio.create_task(client.lock(name).acquire()))
-            await until(lambda: client.statistics().waiting == 1, "it is in the queue")
+            await until(lambda: client.statistics().waiting == 1, "the task is in the queue")
             tasks.append(asyncio.create_task(client.lock(f"{name}-2").acquire()))
             await asyncio.sleep(0)
 
@@ -188,12 +188,12 @@ def test_the_hold_of_a_task_whose_loop_is_closed_is_lost(
         await asyncio.sleep(3600)
 
     task = loop.create_task(work())
-    loop.run_until_complete(until(lambda: client.statistics().held, "it has the lock"))
+    loop.run_until_complete(until(lambda: client.statistics().held, "the task has the lock"))
     loop.close()
     with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as others:
         wait_until_free(others, name)
     assert losses.get(timeout=SOON).reason == OWNER_ENDED
-    assert not client._session.foregrounds, "nor is anything left of the loop"
+    assert not client._session.foregrounds, "nothing is left of the loop"
     asyncio.run(client.close())
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
@@ -229,7 +229,7 @@ def test_loops_that_use_one_client_end_with_it(server: Deployment, name: str) ->
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 async def test_a_fork_inside_a_running_loop(client: AsyncClient, name: str) -> None:
-    """The child is a client that holds nothing; the parent's loop goes on to hear what it waits for."""
+    """The child's client holds nothing; the parent's loop still gets its messages."""
     lock = client.lock(name)
 
     async def wait() -> None:
@@ -238,7 +238,7 @@ async def test_a_fork_inside_a_running_loop(client: AsyncClient, name: str) -> N
 
     await lock.acquire()
     waiting = asyncio.create_task(wait())
-    await until(lambda: client.statistics().waiting == 1, "it is in the queue")
+    await until(lambda: client.statistics().waiting == 1, "the task is in the queue")
     child = os.fork()
     if child == 0:
         status = 1

@@ -32,12 +32,12 @@ def addresses_of(client: AsyncClient) -> list[str]:
 
 
 def listed(server: Deployment) -> set[str]:
-    """The connections that the servers have."""
+    """Return the client connections that the servers list."""
     return {one["addr"] for member in server.members for one in member.client().client_list()}
 
 
 def kill(server: Deployment, addresses: list[str]) -> None:
-    """Have the servers end these connections."""
+    """Let the servers end these connections."""
     for member in server.members:
         for one in member.client().client_list():
             if one["addr"] in addresses:
@@ -45,7 +45,7 @@ def kill(server: Deployment, addresses: list[str]) -> None:
 
 
 def stand_still_until_gone(server: Deployment, addresses: list[str]) -> None:
-    """Blocks the loop until the servers have ended these connections, and for longer than a link trusts one."""
+    """Block the loop until the servers have ended these connections, and for longer than a link trusts one."""
     end = time.monotonic() + SOON
     while listed(server) & set(addresses):
         assert time.monotonic() < end
@@ -54,7 +54,7 @@ def stand_still_until_gone(server: Deployment, addresses: list[str]) -> None:
 
 
 async def connected(client: AsyncClient, name: str) -> list[str]:
-    """Uses the client until its loop is connected to each master, and owed nothing; returns the connections."""
+    """Use the client until its loop is connected to each master and waits for no reply; return the connections."""
     async with client.lock(f"{name}-first"):
         await until(lambda: all(link.connection is not None for link in links_of(client)), "all are connected")
     await until(lambda: not any(link.load for link in links_of(client)), "all have answered")
@@ -62,10 +62,12 @@ async def connected(client: AsyncClient, name: str) -> list[str]:
 
 
 async def told(client: AsyncClient, events: list[Any], name: str) -> list[Any]:
-    """All events so far that tell of trouble: they come in their order, on another thread."""
+    """Return all events so far that tell of trouble, which come in their order, on another thread."""
     async with client.lock(f"{name}-last"):
         pass
-    await until(lambda: any(isinstance(one, Released) and one.lock == f"{name}-last" for one in events), "it is told")
+    await until(
+        lambda: any(isinstance(one, Released) and one.lock == f"{name}-last" for one in events), "the event is told"
+    )
     return [event for event in events if isinstance(event, MasterDown | ReleaseUnconfirmed)]
 
 

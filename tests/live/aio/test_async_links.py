@@ -1,4 +1,4 @@
-"""The way of a loop to its masters: how much goes over it, who opens it, and that a slow loop blames no master."""
+"""The way of a loop to its masters: its capacity, its connections, and a slow loop that blames no master."""
 
 import asyncio
 import os
@@ -46,7 +46,7 @@ async def test_many_tasks_that_come_before_there_is_a_connection_keep_within_the
 
 
 def scripts(member: Server) -> int:
-    """Return the number of scripts that clients have had the server run."""
+    """Return how many scripts the server has run for clients."""
     return member.calls()["evalsha"]
 
 
@@ -57,7 +57,7 @@ def has_run(member: Server, count: int) -> bool:
 async def test_a_loop_that_stood_still_takes_all_that_lies_unread_before_it_judges(
     connect: Connect, server: Deployment, name: str
 ) -> None:
-    """More than one read gives, on a master that answered at once."""
+    """The answers need more than one read, and the master sent all of them in time."""
     events: list[Any] = []
     client = connect(server.url, node_timeout=3.0, ttl=15.0, patience=0.0, on_event=events.append)
     await client.lock(name, owner="holder").acquire()
@@ -106,7 +106,7 @@ async def test_a_loop_whose_executor_is_busy_connects_and_closes(
 async def test_a_connection_that_is_given_up_is_closed_when_it_owes_nothing(
     connect: Connect, server: Deployment, name: str
 ) -> None:
-    """Timers of the connection are gone, too: its socket's number may be another socket's by then."""
+    """Timers of the connection are gone, too, because the number of its socket may soon be another socket's."""
     client = connect(server.url)
     await use(client, name)
     (foreground,) = client._foregrounds.values()
@@ -122,7 +122,7 @@ async def test_a_connection_that_is_given_up_is_closed_when_it_owes_nothing(
         assert not link.is_connected
         assert link._retired
     await asyncio.gather(*calls)
-    await until(lambda: not any(link._retired for link in links), "all they owed has come")
+    await until(lambda: not any(link._retired for link in links), "all replies have come")
     await use(client, name)
     assert not {link.connection for link in links} & set(old)
 
@@ -130,7 +130,7 @@ async def test_a_connection_that_is_given_up_is_closed_when_it_owes_nothing(
 async def test_whoever_waits_for_a_connection_hears_whatever_kept_it_from_being_opened(
     connect: Connect, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Errors that are not expected are heard of, too; and the loop's handler of exceptions hears of them."""
+    """Unexpected errors are told, too, and also reach the loop's handler of exceptions."""
     client, heard = connect(server.url, patience=0.0), []
 
     def fail(_: Pool) -> Connection:

@@ -20,7 +20,7 @@ LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 @pytest.fixture(params=LOOPS)
 def run(request: pytest.FixtureRequest, server: Deployment) -> Callable[..., None]:
-    """Runs what is given a maker of clients on another loop."""
+    """Return a function that runs a coroutine function on another loop, and gives it a maker of clients."""
 
     def run(scene: Callable[[Connect], Coroutine[Any, Any, None]]) -> None:
         async def play() -> None:
@@ -88,7 +88,7 @@ def test_a_parent_hears_what_it_waits_for_after_a_fork_on_any_loop(run: Callable
             if child == 0:
                 status = 1
                 try:
-                    status = int(client.statistics().held)  # it notices that it is a child, and closes its copies
+                    status = int(client.statistics().held)  # the child notices the fork, and closes its copies
                 finally:
                     os._exit(status)
             assert await asyncio.to_thread(os.waitpid, child, 0) == (child, 0)

@@ -25,13 +25,13 @@ async def takes(client: AsyncClient, name: str) -> None:
 
 
 async def queued(client: AsyncClient, name: str, count: int = 1) -> None:
-    """Have so many tasks wait for the lock."""
+    """Start so many tasks that wait for the lock; wait until they are queued."""
     while len((await client.info(name)).queue) != count:
         await asyncio.sleep(0.002)
 
 
 async def warm(client: AsyncClient, name: str) -> None:
-    """Have the loop subscribe: some task has waited."""
+    """Let the loop subscribe, by a task that waits once."""
     async with client.lock(name):
         task = asyncio.create_task(takes(client, name))
         await queued(client, name)
@@ -66,7 +66,7 @@ def called(server: Server, command: str) -> int:
 
 
 def listening(server: Server, client: AsyncClient | Client) -> int:
-    """Return how many subscriptions the client has."""
+    """Return the number of subscriptions of the client."""
     with server.client() as plain:
         names = [one["name"] for one in plain.client_list() if one["sub"] == "1"]
     return names.count(client._session.connection_name)
@@ -83,13 +83,13 @@ async def test_tasks_hand_a_lock_over_in_one_message_and_on_one_subscription(
         before = called(server, "publish"), called(server, "evalsha")
     await asyncio.gather(*tasks)
     assert called(server, "publish") - before[0] == count
-    assert called(server, "evalsha") - before[1] == count + 1, "only releases: nobody has to ask for what it is given"
+    assert called(server, "evalsha") - before[1] == count + 1, "only releases: no grantee sends a request"
     assert listening(server, client) == 1
     await free(client, name)
 
 
 async def goes_on_first(client: AsyncClient, name: str) -> str:
-    """Return which of two tasks goes on first: the one that has released the lock, or the one that has it then."""
+    """Return which of two tasks goes on first: the one that has released the lock, or the one that has got it."""
     lock, order = client.lock(name), list[str]()
     await lock.acquire()
 
@@ -101,7 +101,7 @@ async def goes_on_first(client: AsyncClient, name: str) -> str:
     await queued(client, name)
     foreground = client._foreground()
     waiters = list(foreground._hub.waiters.values())
-    await until(lambda: all(waiter.parks for waiter in waiters), "it sleeps")
+    await until(lambda: all(waiter.parks for waiter in waiters), "the waiter sleeps")
 
     def block() -> None:
         """Let the reply and the message lie unread before the loop turns."""
@@ -121,7 +121,7 @@ async def goes_on_first(client: AsyncClient, name: str) -> str:
 
 
 async def test_who_has_the_lock_goes_on_before_who_has_released_it(connect: Connect, server: Server, name: str) -> None:
-    """The server works on what that one sends, while the loop turns to the other."""
+    """The server works on the releaser's request, while the loop turns to the grantee."""
     client = connect(server.url)
     await warm(client, f"{name}-warm")
     assert [await goes_on_first(client, name) for _ in range(5)] == ["has it"] * 5
@@ -139,7 +139,7 @@ async def test_what_comes_for_a_loop_that_stands_still_is_heard_when_it_turns_an
         may_end.set()
         time.sleep(1.0)  # the loop stands still
         (waiter,) = client._session.hubs.waiters()
-        assert not waiter.handed, "nobody else reads for it"
+        assert not waiter.handed, "no other thread reads the loop's messages"
     await asyncio.wait_for(task, SOON)
     assert called(server, "subscribe") == subscribed, "the subscription is the same"
     await free(client, name)
@@ -163,7 +163,7 @@ async def test_a_thread_that_waits_is_served_while_a_loop_of_its_client_stands_s
         thread.start()
         await queued(client, name)
         threading.Timer(0.1, may_end.set).start()
-        assert served.wait(SOON), "while the loop stands still, here"
+        assert served.wait(SOON), "the thread is served while the loop stands still"
         assert not waiting.done()
     await asyncio.wait_for(waiting, SOON)
     thread.join(SOON)
@@ -199,7 +199,7 @@ async def test_tasks_hand_a_lock_over_while_another_loop_of_their_client_stands_
 
 
 async def test_a_task_whose_client_is_closed_gives_back_what_lies_unread_for_it(server: Server, name: str) -> None:
-    """The client for threads goes on, and so does its janitor: nobody has to wait for the lease of that grant."""
+    """The client for threads goes on, and so does its janitor: no caller has to wait for the lease of that grant."""
     with Client(server.url, node_timeout=NODE_TIMEOUT) as threads, Client(server.url) as others:
         client = AsyncClient(threads)
         await warm(client, f"{name}-warm")
@@ -208,19 +208,19 @@ async def test_a_task_whose_client_is_closed_gives_back_what_lies_unread_for_it(
         task = asyncio.create_task(takes(client, name))
         await queued(client, name)
         hub = client._foreground()._hub
-        await until(lambda: all(waiter.parks for waiter in hub.waiters.values()), "it sleeps")
+        await until(lambda: all(waiter.parks for waiter in hub.waiters.values()), "the waiter sleeps")
         held.release()  # the loop stands still, here
         ear = hub.subscriptions[0]._ear
         assert ear is not None
         wait_until(lambda: select.select([ear.channel.fileno], [], [], 0.0)[0], within=SOON, what="the grant comes")
         await client.close()
-        assert not hub.waiters, "it has left while its hub was there"
+        assert not hub.waiters, "the waiter left while its hub was there"
         with pytest.raises(ClientClosedError):
             await task
 
 
 def closed_loop_that_waited(client: AsyncClient, name: str) -> LoopHub:
-    """Have a task wait for the lock on a loop that is closed then; return the hub."""
+    """Let a task wait for the lock on a loop that is closed then; return the hub."""
 
     async def wait() -> LoopHub:
         await warm(client, name)
@@ -232,7 +232,7 @@ def closed_loop_that_waited(client: AsyncClient, name: str) -> LoopHub:
 def test_a_client_that_is_closed_hears_what_comes_for_a_loop_that_nobody_has_found_closed(
     server: Server, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A grant may be on its way: so the subscription stands until all that was published has come."""
+    """Grants may be on their way, so the subscription stays until all published messages have come."""
     threads = Client(server.url, node_timeout=NODE_TIMEOUT)
     session, given_back = threads._session, list[bytes]()
     hub = closed_loop_that_waited(AsyncClient(threads), name)
@@ -269,7 +269,7 @@ def test_a_hub_that_a_loop_takes_over_while_its_client_is_closed_is_stopped(
     async def come_late() -> None:
         with pytest.raises(ClientClosedError):
             await client.lock(name).acquire()
-        await until(lambda: listening(server, threads) == 0, "nobody listens")
+        await until(lambda: listening(server, threads) == 0, "no subscription is left")
 
     asyncio.run(come_late())
 
@@ -278,7 +278,7 @@ RUNS = 100
 
 
 def test_loops_one_after_another_subscribe_hardly_ever_and_leave_no_connection(server: Server, name: str) -> None:
-    """Each waits once, and is closed with the connections that it has: the next one takes over the subscription."""
+    """Each loop waits once, and is closed with its connections: the next one takes over the subscription."""
     client, holder = AsyncClient(server.url, node_timeout=5.0), Client(server.url)
     held = holder.lock(name, owner="holder")
 
@@ -297,12 +297,14 @@ def test_loops_one_after_another_subscribe_hardly_ever_and_leave_no_connection(s
         for _ in range(RUNS):
             held.acquire()
             asyncio.run(wait_once())
-        anew = 1 + (time.monotonic() - begin) / HEARTBEAT_SECONDS  # the janitor closes what no loop has at its look
+        anew = 1 + (time.monotonic() - begin) / HEARTBEAT_SECONDS  # the janitor closes those without a loop
         assert called(server, "subscribe") - subscribed <= anew
         with server.client() as plain:
             links = plain.info("stats")["total_connections_received"] - opened - 3
-        assert links <= RUNS + 2 * anew, "one for each loop, and now and then a subscription or a heartbeat's"
-        wait_until(lambda: listening(server, client) == 0, within=SOON, what="nobody listens for a loop that is closed")
+        assert links <= RUNS + 2 * anew, "each loop opens one, and there are a few for subscriptions and heartbeats"
+        wait_until(
+            lambda: listening(server, client) == 0, within=SOON, what="no subscription is left for a closed loop"
+        )
     finally:
         asyncio.run(client.close())
         holder.close()

@@ -1,4 +1,4 @@
-"""Tasks on each kind of connection, and what else the page on asyncio says of the door for tasks."""
+"""Tasks on each kind of connection, and the other promises that the page on asyncio makes of the door for tasks."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ from relock._runtime.session import closing
 
 
 async def use(client: AsyncClient, name: str) -> None:
-    """All that goes over a link, and a wait."""
+    """Make every kind of call that goes over a link, and wait once."""
     lock = client.lock(name)
 
     async def wait() -> int:
@@ -72,7 +72,7 @@ async def test_with_the_settings_of_a_client_of_redis_asyncio(tls: Tls, connect:
         await use(connect(given), name)
         async with connect(given).lock(name):
             assert await given.exists(f"lock:{{{name}}}")
-        assert await given.ping(), "what the user gave is the user's to close"
+        assert await given.ping(), "the user's own client stays open"
 
 
 async def test_each_door_names_the_other_one(client: AsyncClient, name: str) -> None:
@@ -95,7 +95,7 @@ async def test_each_door_names_the_other_one(client: AsyncClient, name: str) -> 
 
 @pytest.mark.filterwarnings("ignore:coroutine 'AsyncLock._release' was never awaited:RuntimeWarning")
 async def test_a_condition_of_asyncio_does_not_release(client: AsyncClient, name: str) -> None:
-    """Conditions of asyncio await no release: so the page warns of them."""
+    """Conditions of asyncio await no release, so the page warns of them."""
     lock: Any = client.lock(name)
     async with asyncio.Condition(lock):
         pass
@@ -107,7 +107,7 @@ async def test_a_condition_of_asyncio_does_not_release(client: AsyncClient, name
 async def test_a_callback_of_a_client_for_threads_hears_of_a_stall_while_it_lasts(
     server: Server, name: str, is_named: bool, request: pytest.FixtureRequest
 ) -> None:
-    """Logs hear of the stall, too. A hold with ``owner=`` is not reported: the hold belongs to no loop."""
+    """The log tells of the stall, too. A hold with ``owner=`` is not reported, because it belongs to no loop."""
     heard: list[float] = []
     logged: list[float] = []
 
@@ -151,7 +151,7 @@ async def entered(client: AsyncClient, name: str) -> AsyncIterator[AsyncLock]:
 async def test_a_fixture_and_its_test_share_a_hold_by_an_owner(
     client: AsyncClient, name: str, entered: AsyncLock
 ) -> None:
-    """Fixture and test are different tasks, and what comes after the fixture's ``yield`` is a third one."""
+    """Fixture and test are different tasks, and the code after the fixture's ``yield`` runs in a third one."""
     assert entered.owned()
     assert not client.lock(name).owned()
     assert await entered.ensure() > 0
@@ -160,7 +160,7 @@ async def test_a_fixture_and_its_test_share_a_hold_by_an_owner(
 async def test_two_tasks_that_hand_a_lock_over_send_two_commands_each_time(
     own_server: Server, connect: Connect, name: str
 ) -> None:
-    """The second one lines up at once, as the lock was just refused: else the release would make its place a grant."""
+    """The second task lines up at once, because the lock was just refused; so a release finds it in the queue."""
     client, turns = connect(own_server.url), 200
 
     async def work() -> None:
@@ -176,7 +176,7 @@ async def test_two_tasks_that_hand_a_lock_over_send_two_commands_each_time(
 async def test_of_tasks_that_come_at_once_nearly_all_ask_for_their_places_first(
     client: AsyncClient, server: Server, name: str
 ) -> None:
-    """Tasks that have begun go on before the others: these then know that the lock is held."""
+    """Tasks that have begun go on before the others, which then know that the lock is held."""
     await client.lock(name, owner="holder").acquire()
 
     async def wait() -> None:
@@ -201,7 +201,7 @@ async def test_of_tasks_that_come_at_once_nearly_all_ask_for_their_places_first(
 async def test_in_debug_mode_no_callback_takes_long(
     client: AsyncClient, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Callbacks are slow as asyncio's debug mode says; measured in processor time, because the machine may be busy."""
+    """No callback takes 10 ms of processor time, whatever else the machine does; debug mode warns from 100 ms on."""
     loop, took, run = asyncio.get_running_loop(), list[tuple[float, str]](), asyncio.Handle._run
 
     def timed(handle: Any) -> None:
@@ -215,7 +215,7 @@ async def test_in_debug_mode_no_callback_takes_long(
 
     await client.lock(name, owner="holder").acquire()
     loop.set_debug(True)
-    gc.disable()  # a collection takes as long as the process is large, and comes when it likes
+    gc.disable()  # a collection takes longer in a large process, and comes at any time
     monkeypatch.setattr(asyncio.Handle, "_run", timed)
     try:
         tasks = []
@@ -257,7 +257,7 @@ async def test_many_names_are_listed_by_few_threads(
 
     monkeypatch.setattr(client._session.platform, "start", note)
     assert {one async for one in client.names(f"{name}-*")} == names
-    assert started.count("relock-loop") == 4, "a hundred at a time, and a look for more"
+    assert started.count("relock-loop") == 4, "three batches of at most a hundred, and a look for more"
     monkeypatch.undo()
     for one in names:
         await client.lock(one).release()
@@ -298,7 +298,7 @@ async def test_a_function_is_cancelled_when_its_hold_is_lost(client: AsyncClient
 
 
 async def test_after_a_wait_a_free_lock_is_taken_in_one_look_again(client: AsyncClient, name: str) -> None:
-    """Acquires would keep each other from the one look otherwise, for as long as there is one a second."""
+    """Acquires that come once a second would otherwise keep each other from taking the lock in one look."""
     lock = client.lock(name)
 
     async def work() -> None:
@@ -336,7 +336,7 @@ def test_where_no_loop_of_asyncio_runs_it_says_which_ones_there_are(server: Serv
 
 
 class Proactor(asyncio.SelectorEventLoop):
-    """A loop without `add_reader`, as that of Windows; it has no use for a pipe to itself, then."""
+    """A loop without `add_reader`, like that of Windows, which needs no pipe to itself then."""
 
     add_reader = asyncio.AbstractEventLoop.add_reader
 
@@ -366,7 +366,7 @@ async def test_a_client_that_is_dropped_open_says_so(server: Server, name: str) 
         await closed.lock(name).locked()
     shares = AsyncClient(of_another)
     await shares.lock(name).locked()
-    del closed, unused, shares  # none of these says anything: here that would be an error
+    del closed, unused, shares  # no warning for any of these: here it would be an error
     of_another.close()
 
 
@@ -394,7 +394,7 @@ def test_a_task_of_a_closed_loop_keeps_no_thread_of_its_owner(server: Server, na
 
 
 def use_once(client: Client, name: str) -> None:
-    """A thread of the owner takes the lock for a moment."""
+    """Take the lock for a moment, as a thread of the owner."""
     with client.lock(name, owner="job", timeout=SOON):
         pass
 

@@ -23,7 +23,7 @@ def refuse(*_: object) -> NoReturn:
 
 @pytest.fixture
 def client(server: Deployment) -> AsyncClient:
-    """A client that nothing has used."""
+    """A client before its first use."""
     return AsyncClient(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT}))
 
 

@@ -1,4 +1,4 @@
-"""`AsyncClient` on real servers: who owns a hold, what a cancellation leaves, and what loops and threads share."""
+"""`AsyncClient` on real servers: owners of holds, leftovers of cancellations, and sharing by loops and threads."""
 
 import asyncio
 import contextlib
@@ -18,11 +18,11 @@ from relock import AcquireTimeoutError, AsyncClient, AsyncLock, Client, LockLost
 
 pytestmark = pytest.mark.every_quorum
 
-RENEWED_TTL = 3.0  # seconds: so long that a machine which stands still for a second or two costs no hold
+RENEWED_TTL = 3.0  # seconds: long enough for a machine that stands still for a second or two
 
 
 async def take(lock: AsyncLock) -> None:
-    """Takes it, in a task of its own, and releases it."""
+    """Take the lock, in a task of its own, and release it."""
     async with lock:
         pass
 
@@ -287,7 +287,7 @@ async def test_a_task_that_ends_without_a_release_is_an_owner_that_has_ended(
 
     await asyncio.create_task(take())
     assert (await client.info(name)).held
-    await until(lambda: client.statistics().losses == 1, "its hold is lost")
+    await until(lambda: client.statistics().losses == 1, "the hold is lost")
     await free(client, name)
 
 
@@ -303,7 +303,7 @@ async def test_a_loop_that_stands_still_keeps_its_hold(connect: Connect, server:
 def stand_still_for_a_lease(client: AsyncClient) -> None:
     """Block the loop until a hold has been renewed so often that its first lease is over."""
     renewals = client.statistics().renewals
-    wait_until(lambda: client.statistics().renewals >= renewals + 4, within=SOON, what="it is renewed")
+    wait_until(lambda: client.statistics().renewals >= renewals + 4, within=SOON, what="the hold is renewed")
 
 
 async def test_a_loop_that_stands_still_is_told_once(connect: Connect, server: Deployment, name: str) -> None:
@@ -313,7 +313,7 @@ async def test_a_loop_that_stands_still_is_told_once(connect: Connect, server: D
         async with client.lock(name) as lock:
             stand_still_for_a_lease(client)
             assert lock.owned()
-        await until(lambda: len(stalls(events)) >= count, "it is told")  # noqa: B023
+        await until(lambda: len(stalls(events)) >= count, "the event is told")  # noqa: B023
         assert [event.seconds >= RENEWED_TTL / 3 for event in stalls(events)] == [True] * count
 
 
@@ -340,7 +340,7 @@ async def test_a_loop_that_stands_still_for_longer_than_the_limit_loses_its_hold
     lock = client.lock(name)
     await lock.acquire()
     begun.set()
-    assert taken.wait(SOON), "this loop stands still meanwhile"
+    assert taken.wait(SOON), "the thread takes the lock while this loop stands still"
     with pytest.raises(LockLostError, match="its event loop stands still"):
         await lock.release()
     await asyncio.to_thread(thread.join)
@@ -350,7 +350,9 @@ async def test_a_loop_that_turns_is_never_over_its_limit(connect: Connect, serve
     client = connect(server.url, ttl=RENEWED_TTL, stall_limit=0.7 * RENEWED_TTL)
     async with client.lock(name) as lock:
         renewals = client.statistics().renewals
-        await until(lambda: client.statistics().renewals >= renewals + 4, "it is renewed for longer than the limit")
+        await until(
+            lambda: client.statistics().renewals >= renewals + 4, "the hold is renewed for longer than the limit"
+        )
         assert lock.owned()
 
 
