@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lab() -> Iterator["Lab"]:
-    """A lab in virtual time; it parses with hiredis, which may be left out on purpose."""
+    """A lab in virtual time, which needs hiredis; hiredis may be missing on purpose."""
     pytest.importorskip("hiredis")
     from relock.testing import Lab
 

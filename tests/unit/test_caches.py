@@ -1,4 +1,4 @@
-"""Caches: they are bounded in entries and in bytes, no number of names fills them, and nothing depends on one."""
+"""Caches: they are bounded in entries and in bytes, no number of names fills them, and no result depends on one."""
 
 import sys
 import threading
@@ -13,13 +13,13 @@ from relock._scripts import Script, load, script_names
 
 NAMES = 6_000
 NAME_BYTES = 10_000
-GROWTH_BYTES_MAX = 2_000_000  # what the names may leave behind; they are 60 MB themselves
+GROWTH_BYTES_MAX = 2_000_000  # of leftovers of the names, which are 60 MB themselves
 THREADS = 8
 
 
 @pytest.fixture(autouse=True)
 def usual_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets the usual bound, also if the tests run with the smallest caches."""
+    """Set the usual bound, even if the tests run with the smallest caches."""
     monkeypatch.setattr(_caches, "COUNT_MAX", 256)
 
 
@@ -91,7 +91,7 @@ def test_a_head_is_the_same_from_the_cache_and_without_it(script: str, guarded: 
 
 
 def test_the_heads_of_usual_names_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of a length that is known make nothing anew, however many there are."""
+    """Names of a known length make no new head, however many there are."""
     script = load("acquire")
     script.usual_head(lock_keys("lock", "orders:00000"), guarded=True)
     monkeypatch.setattr(Script, "_frame", None)

@@ -1,4 +1,4 @@
-"""The error tree: which built-in error each one is as well, what it carries, and that it survives pickling."""
+"""The error tree: the built-in error that each one is as well, its attributes, and its pickling."""
 
 import pickle
 

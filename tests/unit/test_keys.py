@@ -23,7 +23,7 @@ def test_the_keys_of_a_lock_share_one_hash_tag() -> None:
 def test_keys_are_those_of_the_same_lock_wherever_they_were_made() -> None:
     """A grant names its lock, and the keys of its waiter may have been made long before."""
     one, same = lock_keys("lock", "orders:42"), lock_keys("lo" + "ck", "orders:" + str(42))
-    assert one is not same, "else this says nothing"
+    assert one is not same, "the two names are different objects"
     assert one == same
     assert len({one, same}) == 1
     assert lock_keys("lock", "orders:43") != one
@@ -58,9 +58,9 @@ def test_a_pattern_matches_names_below_a_prefix_that_is_no_pattern() -> None:
         ("??", ["ab", "é"], ["a", "aé"]),  # bytes, as the server counts
         ("[ab]c", ["ac", "bc"], ["cc", "abc", "[ab]c"]),
         ("[^a]", ["b", "^"], ["a", "ab"]),
-        ("[!a]", ["a", "!"], ["b"]),  # no negation in Redis
+        ("[!a]", ["a", "!"], ["b"]),  # Redis knows no such negation
         ("[a-c]", ["a", "b", "c"], ["d", "-"]),
-        ("[c-a]", ["b"], ["d"]),  # either way round
+        ("[c-a]", ["b"], ["d"]),  # in either order
         ("[-a]", ["a", "-"], ["b"]),
         ("[a-]", ["a", "]"], ["b", "-"]),  # a range that ends with the bracket
         ("[]", [], ["a", "]", "[]"]),

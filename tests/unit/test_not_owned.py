@@ -1,4 +1,4 @@
-"""The error for a caller that holds nothing names it, and the caller of its client that has the lock."""
+"""The error for a caller without a hold names that caller, and the caller of its client that has the lock."""
 
 import _thread
 import asyncio
@@ -18,7 +18,7 @@ class FakeHold:
 
 
 def error_for(holder: Owner | None, caller: Owner) -> str:
-    """The text for a `caller`, where `holder` has the lock."""
+    """Return the text for a `caller`, where `holder` has the lock."""
     book: Any = Book()
     if holder is not None:
         book["a", holder.key] = FakeHold(holder)
@@ -26,7 +26,7 @@ def error_for(holder: Owner | None, caller: Owner) -> str:
 
 
 def in_thread(name: str, call: Callable[[], Any]) -> Any:
-    """Return what `call` returns, in a thread of this name."""
+    """Return the result of `call`, in a thread of this name."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(call()), name=name)
     thread.start()

@@ -1,4 +1,4 @@
-"""relock refuses bad input before it sends anything, and names the value and what would be right."""
+"""Bad input is refused before anything is sent, and the error names the value and a right one."""
 
 import asyncio
 import inspect
@@ -19,7 +19,7 @@ from relock._options import ClientArguments, ClientOptions, LockArguments
 if TYPE_CHECKING:
     from relock.testing import Lab
 
-NOWHERE = "redis://127.0.0.1:1"  # nothing listens there, and no test here asks
+NOWHERE = "redis://127.0.0.1:1"  # no server listens there, and no test here sends a request
 NO_FLOAT = 10**400
 
 WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
@@ -53,7 +53,7 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
 
 
 def shown(option: object) -> str:
-    """The name of a case, without the four hundred digits that some values have."""
+    """Return the name of a case, without the four hundred digits that some values have."""
     return str(option)[:40]
 
 
@@ -146,7 +146,7 @@ def test_names_of_a_wrong_type(name: Any) -> None:
     ids=shown,
 )
 def test_wrong_values_of_a_lock(of: Callable[..., object], option: dict[str, Any]) -> None:
-    """A decorator raises, too, when it decorates: not only when the function is called."""
+    """Decorators raise when they decorate, and not only when the function is called."""
     with pytest.raises(ConfigurationError) as caught:
         of(Client(NOWHERE), "a", **option)
     assert caught.value.option == next(iter(option))
@@ -254,7 +254,7 @@ def test_a_client_of_redis_py_is_taken_with_its_own_settings_but_never_resends()
     assert connection.encoder.decode_responses is False
 
 
-# What type checkers know ----------------------------------------------------------------------------------------------
+# The knowledge of type checkers ---------------------------------------------------------------------------------------
 
 
 def test_a_type_checker_knows_each_option_of_a_client_as_it_is() -> None:
@@ -299,7 +299,7 @@ def test_calls_are_checked_by_it() -> None:
         assert any(getattr(hint, "__args__", None) == (arguments,) for hint in hints.values()), function
 
 
-# What other libraries call it -----------------------------------------------------------------------------------------
+# Other libraries' names -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ TIMEOUTS: list[Any] = [
 @pytest.mark.parametrize("blocking", [True, False])
 @pytest.mark.parametrize("timeout", TIMEOUTS, ids=lambda timeout: "huge" if timeout == 10**5000 else shown(timeout))
 def test_acquire_judges_its_arguments_as_an_rlock_does(lab: "Lab", blocking: bool, timeout: Any) -> None:
-    """A fresh RLock says what is right, on whichever Python this is."""
+    """A fresh RLock is the judge, whatever this Python's version."""
     error = None
     try:
         assert threading.RLock().acquire(blocking, timeout)

@@ -1,4 +1,4 @@
-"""Tasks of an event loop that share a thread: which one is inside a lock is decided without a lock."""
+"""Tasks of an event loop that share a thread: the one that is inside a lock is found without a lock."""
 
 import asyncio
 import gc
@@ -124,7 +124,7 @@ def test_an_eager_task_is_not_the_one_that_starts_it() -> None:
 
 
 def test_a_task_of_any_implementation_is_known_to_run_on_its_loop() -> None:
-    """A task factory may make tasks that are none of those that C implements."""
+    """Task factories may make tasks of another class than asyncio's, which is written in C."""
 
     async def work() -> None: ...
 

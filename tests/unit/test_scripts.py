@@ -1,4 +1,4 @@
-"""The loader refuses a script whose body does not do what its header says."""
+"""The loader refuses scripts whose body contradicts their header."""
 
 import re
 from pathlib import Path
@@ -160,7 +160,7 @@ def test_a_missing_script_is_named() -> None:
 def test_arguments_are_passed_by_name_and_only_by_the_right_ones() -> None:
     script, keys = load("count"), lock_keys("lock", "a")
     call = script.call(keys, lease_ms=5, count=2, owner="me")
-    assert call.own == b"$2\r\nme\r\n$1\r\n2\r\n$1\r\n5\r\n", "in the header's order"
+    assert call.own == b"$2\r\nme\r\n$1\r\n2\r\n$1\r\n5\r\n", "the arguments are in the header's order"
     for wrong in ({"owner": "me"}, {"owner": "me", "count": 1, "lease_ms": 5, "more": 1}):
         with pytest.raises(TypeError, match="count takes"):
             script.call(keys, **wrong)
@@ -172,7 +172,7 @@ def test_a_command_is_packed_as_the_protocol_wants_it() -> None:
     wanted = b"*7\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
     call = script.call(keys, owner=b"m\xc3\xa9")
     assert call.pack(b"", guarded=False) == wanted
-    assert call.pack(b"", guarded=False) == wanted, "from the cache too"
+    assert call.pack(b"", guarded=False) == wanted, "the cache gives the same bytes"
     assert call.pack(b"", guarded=False, source=True).startswith(b"*7\r\n$4\r\nEVAL\r\n")
 
 
@@ -210,7 +210,7 @@ def test_the_usual_case_ends_before_anything_is_defined_and_makes_no_table(name:
     """Definitions and tables take most of a script's time: see `tests/bench/scripts.py`."""
     usual = {"acquire": "granted", "release": "released", "count": "counted", "extend": "extended"}[name]
     text = (find_folder() / f"{name}.lua").read_text().partition("\n\n")[2]
-    text = re.sub(r"^if not has_vote then\n(?:(?: .*)?\n)*end$", "", text, flags=re.MULTILINE)  # not so usual
+    text = re.sub(r"^if not has_vote then\n(?:(?: .*)?\n)*end$", "", text, flags=re.MULTILINE)  # not the usual case
     code = re.sub(r"--.*", "", _expand(find_folder(), text))
     before, is_there, _ = code.partition(f"return '{usual} '")
     assert is_there
@@ -236,7 +236,7 @@ def test_a_piece_that_a_fragment_does_not_have_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize("word", [r"publish\b", "numsub", "client:"])
 def test_one_fragment_alone_sends_messages_and_names_channels(word: str) -> None:
-    """A server may refuse a message, and what follows from that is decided there."""
+    """A server may refuse a message, and that fragment decides the consequences."""
     using = set()
     for path in Path(str(find_folder())).rglob("*.lua"):
         if re.search(word, re.sub(r"--.*", "", path.read_text()), re.IGNORECASE):
@@ -253,6 +253,8 @@ def test_no_script_fails_because_a_message_is_refused() -> None:
 def test_numbers_become_text_only_by_digits() -> None:
     for path in Path(str(find_folder())).rglob("*.lua"):
         code = re.sub(r"--.*", "", path.read_text())
-        assert "tostring" not in code or path.stem == "on_own", "an error's text is no number"
+        assert "tostring" not in code or path.stem == "on_own", (
+            "no script turns numbers into text, except for an error's"
+        )
         if path.stem != "digits":
             assert "string.format" not in code

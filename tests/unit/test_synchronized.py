@@ -1,4 +1,4 @@
-"""`synchronized`: what it refuses because the body would run without the lock, and where its client comes from."""
+"""`synchronized`: it refuses functions whose body would run without the lock, and finds its client."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ NOWHERE = "redis://127.0.0.1:1"
 
 
 class Proxy:
-    """Says that it wraps something, which says so too, without end."""
+    """Proxy that claims to wrap an object which claims the same, without end."""
 
     @property
     def __wrapped__(self) -> "Proxy":
@@ -34,11 +34,11 @@ class Proxy:
 
 
 def both(client: Client, template: str) -> list[Callable[[Any], Any]]:
-    """The decorator of a client, and the one that gets its client later."""
+    """Return the decorator of a client, and the one that gets its client later."""
     return [client.synchronized(template), relock.synchronized(lambda: client, template)]
 
 
-# What is refused when it decorates ------------------------------------------------------------------------------------
+# Refused when it decorates --------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -86,11 +86,11 @@ def test_what_uses_a_context_manager_is_not(lab: "Lab") -> None:
         assert lab.run(decorate(work)) == [True]
 
 
-# What only the call shows ---------------------------------------------------------------------------------------------
+# Refused when it is called --------------------------------------------------------------------------------------------
 
 
 def test_a_plain_function_that_returns_a_coroutine_is_refused_when_it_is_called(lab: "Lab") -> None:
-    """The coroutine never runs, and Python does not warn that nothing awaited it."""
+    """The coroutine never runs, and Python does not warn that it was never awaited."""
     ran = []
 
     async def body() -> None:
@@ -211,7 +211,7 @@ def test_what_wraps_something_without_end_can_be_decorated(lab: "Lab") -> None:
 
 
 def test_a_proxy_that_makes_up_whatever_it_is_asked_for_can_be_decorated(lab: "Lab") -> None:
-    """Proxies make up also a name that is no str, and something that they wrap."""
+    """Proxies invent even a name that is no str, and an object that they wrap."""
     call: Any = unittest.mock.call.foo
     for decorate in both(lab.client(), "a"):
         assert callable(decorate(xmlrpc.client.ServerProxy("http://127.0.0.1:1").method))
@@ -332,7 +332,7 @@ def test_a_name_with_an_address_in_it_is_warned_of_once(lab: "Lab", argument: An
 
         with pytest.warns(RelockWarning, match="address") as caught:
             lab.run(call)
-        assert caught[0].filename == __file__, "it is the caller that is shown"
+        assert caught[0].filename == __file__, "the warning shows the caller"
         lab.run(call)  # another warning would be an error here
 
 
@@ -363,7 +363,7 @@ def test_the_client_is_asked_for_at_each_call(lab: "Lab") -> None:
 
 
 def test_a_lab_takes_the_place_of_the_application_s_client(lab: "Lab") -> None:
-    """Applications test so: two workers exclude each other, and one that is late hears of it."""
+    """Applications test so: two workers exclude each other, and the late one gets its error."""
     of_worker = {name: lab.client(name) for name in ("first", "second")}
     seen: list[tuple[str, float]] = []
 

@@ -1,4 +1,4 @@
-"""URLs with several hosts are understood by every Python: newer ones refuse a bracket that does not begin the host."""
+"""URLs with several hosts work on every Python: newer ones refuse a bracket that does not begin the host."""
 
 import re
 from urllib.parse import SplitResult, urlsplit

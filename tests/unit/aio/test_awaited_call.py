@@ -24,7 +24,7 @@ MEMBERS: dict[str, Callable[[AsyncLock], Any]] = {
 
 @pytest.fixture
 async def lock() -> AsyncLock:
-    """A lock whose master does not exist: nothing is sent here."""
+    """A lock whose master does not exist; the tests send no request."""
     return AsyncClient("redis://127.0.0.1:1").lock("a")
 
 

@@ -1,4 +1,4 @@
-"""One timer for all tasks of a loop that wait for answers: whatever happens to it, each is woken in its time."""
+"""One timer for all tasks of a loop that wait for answers: whatever happens to it, each task is woken in its time."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from relock._runtime.aio.deadlines import Deadlines
 
 
 class Timer:
-    """One of a loop."""
+    """A timer of the loop."""
 
     def __init__(self, at: float, call: Callable[[], object]) -> None:
         self.at = at
@@ -42,7 +42,7 @@ class Loop:
         return self.timers[-1]
 
     def go_on(self, seconds: float) -> None:
-        """Let so much time pass, and then do what is due."""
+        """Let so much time pass, and then carry out the calls that are due."""
         self.now += seconds
         due = [timer for timer in self.timers if timer.at <= self.now and not timer.is_cancelled]
         self.timers = [timer for timer in self.timers if timer not in due]
@@ -61,7 +61,7 @@ class Silent:
 
 
 class Struck(Silent):
-    """One whose reading an exception interrupts."""
+    """A way whose reading an exception interrupts."""
 
     def take(self) -> None:
         raise KeyboardInterrupt
@@ -86,7 +86,7 @@ def deadlines(loop: Loop) -> Deadlines:
 
 
 def struck_by(strikes: list[BaseException], loop: Loop) -> Deadlines:
-    """Deadlines whose next look at the clock raises what is in `strikes`."""
+    """Return deadlines whose next look at the clock raises the exception in `strikes`."""
 
     def clock() -> float:
         if strikes:
@@ -100,18 +100,18 @@ def struck_by(strikes: list[BaseException], loop: Loop) -> Deadlines:
 def asked(
     futures: asyncio.AbstractEventLoop, loop: Loop, seconds: float, link: type[Silent | Struck] = Silent
 ) -> Round:
-    """Return what is asked now, with so much time."""
+    """Return a round that is asked now, with so much time."""
     ask = Ask((give_back_call(lock_keys("relock", "a"), b"owner"),), loop.clock() + seconds)
     return Round(ask, loop.clock(), [], done=futures.create_future(), carriers=[link()])
 
 
 def is_over(round_: Round) -> bool:
-    """Return whether its asker was woken."""
+    """Return whether the round's asker was woken."""
     return not round_.is_awaited
 
 
 def ask(deadlines: Deadlines, round_: Round) -> None:
-    """Have a caller wait for the round."""
+    """Let a caller wait for the round."""
     deadlines.add(round_, round_.until, round_.sent_at)
 
 
@@ -166,7 +166,7 @@ def test_what_strikes_a_look_itself_leaves_a_timer_for_the_next(futures: asyncio
     with pytest.raises(KeyboardInterrupt):
         loop.go_on(1.0)
     loop.go_on(0.01)
-    loop.go_on(0.02)  # it was late, so the masters had as much time more
+    loop.go_on(0.02)  # a late look, so the masters had as much time more
     assert is_over(one)
 
 
@@ -197,7 +197,7 @@ def test_what_is_asked_after_a_suspend_does_not_wait_for_a_timer_from_before(
 
 
 class SlowToLookAt(float):
-    """A time whose comparison takes as long as that of thousands."""
+    """A time whose comparison takes as long as thousands of comparisons."""
 
     loop: Loop
     seconds: float
@@ -208,10 +208,10 @@ class SlowToLookAt(float):
 
 
 class Noted(Alarms[str]):
-    """Notes when each thing was over; what is done about one takes so many seconds.
+    """Alarms that note when each was over; handling one takes so many seconds.
 
     Attributes:
-        over_at: when each was.
+        over_at: the time at which each alarm was over.
     """
 
     over_at: dict[str, float]
@@ -247,7 +247,7 @@ def test_looks_that_take_long_come_seldom_but_not_too_seldom(loop: Loop, took: f
 
 
 def test_a_burst_does_not_put_off_what_is_due_soon_after_it(loop: Loop) -> None:
-    """Bursts put nothing off by a part of what they took, because that had to be done anyway."""
+    """The pause after a look is a part of its time, without the work that bursts bring, which had to be done anyway."""
     alarms = Noted(loop, seconds=0.001)
     for i in range(1000):
         alarms.add(f"of the burst {i}", 1.0, loop.now)

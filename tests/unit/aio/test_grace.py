@@ -17,7 +17,7 @@ GRANTED = [b"granted", 0, 7]
 
 
 class FakeLink:
-    """A link that is being opened until the test says that it is open."""
+    """A link that is being opened until the test declares it open."""
 
     def __init__(self) -> None:
         self.connection: object = None
@@ -68,7 +68,7 @@ def test_a_round_waits_for_the_others_for_as_long_again_as_a_quorum_took_to_conn
     scene.now = 0.75
     scene.links[1].opened(object())
     scene.grant(0, 1)
-    assert not scene.is_over, "a quorum has granted it, but the third can be asked in a moment"
+    assert not scene.is_over, "a quorum has granted the lock, but the third master can be asked in a moment"
     ((seconds, do, spared),) = scene.timers
     assert seconds == 0.75 + GRACE_SECONDS
     do(spared)

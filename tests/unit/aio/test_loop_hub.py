@@ -1,6 +1,6 @@
 """The hub of an event loop: its loop hears every message, whatever becomes of the connection and of the loop.
 
-Each test has real loops and a master with one line, and says itself what comes over that.
+Each test has real loops and a master with one line, and writes the messages on that line.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ PONG = b"*2\r\n$4\r\npong\r\n$0\r\n\r\n"
 
 
 class Told(Ignores):
-    """Notes what is given back."""
+    """Listener that notes the grants which are given back."""
 
     def __init__(self) -> None:
         self.unclaimed_holds: list[bytes] = []
@@ -58,13 +58,13 @@ class Scene:
         self.begin_loop()
 
     def begin_loop(self) -> None:
-        """Make another loop, which has a hub; the last one must be closed."""
+        """Make another loop, with a hub; the last loop must be closed."""
         self.runner = asyncio.Runner(loop_factory=self._new_loop)
         self.loop = self.runner.get_loop()
         self.hub: LoopHub = hub_for(self.session, Inboxes(self.loop, THREADS.clock, Pulse(FOREVER)))
 
     def end_loop(self) -> None:
-        """The loop is closed, and its hub is to have by another one."""
+        """Close the loop, and leave its hub to the next one."""
         self.runner.close()
         self.session.hubs.spare.append(self.hub)
 
@@ -76,13 +76,13 @@ class Scene:
         return self.hub.subscriptions[0]
 
     def listen(self) -> Waiter:
-        """A waiter, whose hub has subscribed."""
+        """Return a waiter, whose hub has subscribed."""
         waiter = self.hub.register(WAITER, KEYS)
         self.subscribe()
         return waiter
 
     def subscribe(self, line: FakeMaster | None = None) -> None:
-        """The hub subscribes, over the line of the master, or over another one."""
+        """Let the hub subscribe, over the line of the master, or over another one."""
         if line is not None:
             self.lines.append(line)
             self.master.line = line.line
@@ -102,7 +102,7 @@ class Scene:
         self.run(self.until(is_so))
 
     def said(self) -> bytes:
-        """Return what the client has sent over the last line since the last call."""
+        """Return the bytes that the client has sent over the last line since the last call."""
         with suppress(BlockingIOError):
             self.lines[-1].server.setblocking(False)
             return self.lines[-1].server.recv(10_000)
@@ -142,7 +142,7 @@ def test_the_loop_hears_what_comes_for_its_tasks(scene: Scene) -> None:
 
 
 def test_a_task_is_woken_by_a_message_without_another_turn_of_the_loops_own_pipe(scene: Scene) -> None:
-    """The loop has read the message itself, so it is awake: nobody has to write to its pipe."""
+    """The loop has read the message itself, so it is awake, and its pipe needs no byte."""
     waiter: Any = scene.listen()
     scene.master.server.sendall(WAKE)
 
@@ -181,9 +181,9 @@ def test_a_connection_that_has_ended_is_replaced_and_the_last_message_heard(scen
 
 
 def test_a_connection_that_was_reset_is_found_though_the_loop_is_not_told(scene: Scene) -> None:
-    """An error of a connection makes libuv stop looking at it, and uvloop calls no reader."""
+    """Errors of a connection make libuv stop looking at it, and uvloop calls no reader."""
     scene.listen()
-    scene.master.server.close()  # it has not read what it was sent, so this resets the connection
+    scene.master.server.close()  # with unread bytes, which resets the connection
     scene.hub.tend()
     assert not scene.subscription.is_confirmed
 
@@ -244,7 +244,7 @@ def test_the_subscription_moves_when_another_thread_finds_the_master_elsewhere(s
     scene.subscription.look()
     scene.subscription.doubt()
     scene.run(asyncio.sleep(0.01))
-    assert scene.subscription.is_confirmed, "nothing has changed, and it is new"
+    assert scene.subscription.is_confirmed, "a new connection to the same master stays confirmed"
     if how == "look":
         scene.master.incarnation = b"another:repl"
     else:
@@ -254,7 +254,7 @@ def test_the_subscription_moves_when_another_thread_finds_the_master_elsewhere(s
 
 
 def test_the_next_loop_reads_on_where_the_last_one_was_closed(scene: Scene) -> None:
-    """Messages between the two, also half of one, are for waiters that have left, or for the one that comes now."""
+    """Messages between the two loops, or half of one, are for waiters that have left, or for the one that comes now."""
     scene.listen()
     scene.hub.forget(WAITER)
     scene.master.server.sendall(GRANT + WAKE[:20])
@@ -273,7 +273,7 @@ def test_the_next_loop_reads_on_where_the_last_one_was_closed(scene: Scene) -> N
 
 
 def test_a_client_that_is_closed_hears_what_came_for_a_loop_that_was_closed_before(scene: Scene) -> None:
-    """A grant that nobody hears stays until its lease ends, however long ago its waiter has left."""
+    """A grant that no loop hears stays until its lease ends, however long ago its waiter has left."""
     scene.listen()
     scene.hub.forget(WAITER)
     scene.hub._left_at = NEVER
@@ -284,7 +284,7 @@ def test_a_client_that_is_closed_hears_what_came_for_a_loop_that_was_closed_befo
 
 
 def test_a_client_that_is_closed_waits_for_the_pong_of_a_loop_that_was_closed_before(scene: Scene) -> None:
-    """All that was published before the pong has come with it."""
+    """Messages that were published before the pong have come with it."""
     scene.listen()
     scene.hub.forget(WAITER)
     scene.end_loop()
@@ -304,7 +304,7 @@ def test_a_client_that_is_closed_waits_for_the_pong_of_a_loop_that_was_closed_be
 
 
 def test_the_next_loop_finds_at_once_that_the_connection_has_ended(scene: Scene) -> None:
-    """A loop without that would queue its first waiter where no message reaches it."""
+    """A loop without that check would queue its first waiter where no message reaches it."""
     scene.listen()
     scene.end_loop()
     scene.master.server.close()
@@ -314,7 +314,7 @@ def test_the_next_loop_finds_at_once_that_the_connection_has_ended(scene: Scene)
 
 
 def test_the_next_loop_finds_at_once_that_the_master_has_moved(scene: Scene) -> None:
-    """No loop was there to be told: its first waiter would be queued where nothing that is published is heard."""
+    """No loop was told of the move: its first waiter would be queued where no published message is heard."""
     scene.listen()
     scene.hub.forget(WAITER)
     scene.end_loop()
@@ -336,7 +336,7 @@ def test_only_one_loop_takes_over_a_hub(scene: Scene) -> None:
 def test_a_hub_that_no_loop_has_taken_over_gives_back_what_has_come_and_is_closed(scene: Scene) -> None:
     scene.listen()
     scene.hub.forget(WAITER)
-    assert scene.session.hubs.are_attended, "its loop may be closed, and nobody else would find that"
+    assert scene.session.hubs.are_attended, "the hub is attended: nothing else would find that its loop is closed"
     scene.master.server.sendall(GRANT)
     scene.end_loop()
     scene.session.hubs.stop_spare()
@@ -348,7 +348,7 @@ def test_a_hub_that_no_loop_has_taken_over_gives_back_what_has_come_and_is_close
 
 
 def test_a_hub_that_is_stopped_hears_all_that_has_come_though_it_takes_many_reads(scene: Scene) -> None:
-    """A grant that nobody hears stays until its lease ends."""
+    """A grant that no loop hears stays until its lease ends."""
     scene.listen()
     scene.hub.forget(WAITER)
     count = 2 * CHUNK_BYTES // len(GRANT)
@@ -395,7 +395,7 @@ def test_a_forked_child_closes_its_copy_without_a_word_to_the_loop(
 
 
 def test_an_interrupt_of_the_loops_thread_loses_no_message() -> None:
-    """An interrupt strikes at every instruction: the next look finds what was taken, or gives the connection up."""
+    """An interrupt strikes at every instruction: the next look finds the read bytes, or gives the connection up."""
     for raise_at in range(1, 10_000):
         scene = Scene(asyncio.new_event_loop)
         waiter = scene.listen()

@@ -1,4 +1,4 @@
-"""Inboxes of loops: what a task waits for wakes the task, from any thread that puts it in."""
+"""Inboxes of loops: each message wakes the waiting task, whichever thread puts it in."""
 
 import asyncio
 import signal

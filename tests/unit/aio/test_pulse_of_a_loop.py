@@ -1,4 +1,4 @@
-"""A loop that is asked whether it turns."""
+"""Loops that are asked whether they turn."""
 
 from types import SimpleNamespace
 from typing import Any

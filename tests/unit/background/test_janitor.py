@@ -33,7 +33,7 @@ UNDO = UndoTask(KEYS, WAITER, 0, 1.0, not_after=9.0, give_up_at=20.0)
 
 
 class FakeSession:
-    """Three masters, of which the first is accused; the test has written down its answer to that."""
+    """Three masters, of which the first is accused, and gives the answer of the test."""
 
     prefix, client_id, node_timeout, platform, closed = "lock", "me", 0.1, THREADS, False
 
@@ -43,7 +43,7 @@ class FakeSession:
         self.says = says
         self.runs = 0
         self.now = 10.0
-        self.seconds = 0.0  # what each run takes
+        self.seconds = 0.0  # of each run
 
     def clock(self) -> float:
         return self.now
@@ -53,7 +53,7 @@ class FakeSession:
         self.now += self.seconds
         return [(self.says,), ([b"absent", 0],), ([b"absent", 0],)]
 
-    run_shielded: Any = ask_shielded  # what a flow returns is what the masters said
+    run_shielded: Any = ask_shielded  # a flow returns the masters' answers
 
 
 class FakeMaster:
@@ -116,7 +116,7 @@ def test_nobody_is_accused_before_a_step_is_told_that_another_thread_has_seen(
     task = Accuse(STEP, waits=is_first)
     janitor._act(task)
     waited = waits and is_first
-    assert session.runs == (1 if waited else 2), "a look at the clocks, and the accusation"
+    assert session.runs == (1 if waited else 2), "the janitor looks at the clocks, and accuses at most once"
     assert [due.task for due in janitor._due] == ([Accuse(STEP, waits=False)] if waited else [])
 
 
@@ -126,7 +126,7 @@ def test_a_step_of_ours_is_known_as_such_however_long_a_silent_master_was_waited
     session.steps.append(ClockStep(seen_at, 1, 5.0, 0))
     session.seconds = 10.0
     Janitor(session)._act(Accuse(STEP))
-    assert session.runs == 1, "a look at the clocks, and no accusation"
+    assert session.runs == 1, "the janitor looks at the clocks, and accuses no master"
     assert session.masters[0].trusted == [STEP.shown_us]
 
 
@@ -134,7 +134,7 @@ CHECK = PendingCheck(lambda: False, [], 10.0, lambda: UNDO)
 
 
 def quiet_janitor(session: Any) -> Janitor:
-    """One without masters or waiters, whose thread the test is."""
+    """Return a janitor without masters or waiters, with the test as its thread."""
     session.masters, session.hubs = (), Hubs()
     janitor = Janitor(session)
     janitor.ensure = lambda: True  # type: ignore[method-assign]
@@ -142,7 +142,7 @@ def quiet_janitor(session: Any) -> Janitor:
 
 
 def test_an_interrupt_of_a_thread_that_brings_a_check_holds_nothing_up() -> None:
-    """An interrupt between any two instructions: the janitor does later tasks, and looks at the check with the next."""
+    """An interrupt between any two instructions: the janitor does later tasks, and the next brings it to the check."""
     with Strike() as strike:
         quiet_janitor(FakeSession(None)).look_later(CHECK)
     for raise_at in range(1, strike.count + 1):
@@ -154,7 +154,7 @@ def test_an_interrupt_of_a_thread_that_brings_a_check_holds_nothing_up() -> None
         except Interrupt:
             pass
         janitor.look_later(CHECK)
-        assert not janitor._incoming.empty(), f"the thread is woken, whatever struck at {strike.where}"
+        assert not janitor._incoming.empty(), f"the thread is woken after an interrupt at {strike.where}"
         for task in (Sample(), Sample()):
             janitor.hand(task)
             janitor.step()
@@ -165,7 +165,7 @@ def test_an_interrupt_of_a_thread_that_brings_a_check_holds_nothing_up() -> None
 
 @pytest.mark.parametrize("meanwhile", ["drain", "clock"])
 def test_a_check_that_comes_while_the_janitor_looks_at_others_does_not_keep_later_ones_asleep(meanwhile: str) -> None:
-    """Janitors may make such a check at once: then nothing is left to wake for, and the next check must wake them."""
+    """Janitors may make such a check at once: then none is left to wake for, and the next check must wake them."""
     session: Any = FakeSession(None)
     janitor = quiet_janitor(session)
     janitor.look_later(CHECK)
@@ -206,16 +206,16 @@ def test_a_failure_of_one_kind_of_task_loses_none_of_another(monkeypatch: pytest
         janitor._later(session.now, task)
     with pytest.raises(ZeroDivisionError):
         janitor._act_on_due(session.now)
-    assert session.runs == 1, "what came before it was done"
+    assert session.runs == 1, "tasks before the interrupt were done"
     assert not passed_on
     janitor._act_on_due(session.now)
     assert passed_on == [PassOn(KEYS, b"b"), PassOn(KEYS, b"c")]
-    assert session.runs == 1, "and is not done again"
+    assert session.runs == 1, "tasks before the interrupt are not done again"
     assert not janitor._due
 
 
 class Full(Machine):
-    """A machine on which there can't be another thread, at first."""
+    """A machine on which no other thread can start, at first."""
 
     def __init__(self) -> None:
         self.is_full = True
@@ -227,14 +227,14 @@ class Full(Machine):
 
 
 def test_checks_are_made_though_the_first_came_when_no_thread_could_be_started() -> None:
-    """Checks may be all that ever comes for the janitor, and each release may bring one."""
+    """Checks may be the only tasks that ever come for the janitor, and each release may bring one."""
     session: Any = FakeSession([b"quarantined", 0, 1])
     session.masters, session.hubs, session.platform, session.clock = (), Hubs(), Full(), time.monotonic
     janitor = Janitor(session)
     for session.platform.is_full in (True, False):
         janitor.look_later(PendingCheck(lambda: False, [], 0.0, lambda: UNDO))
     try:
-        until(lambda: not janitor._checks, within=20, what="both are looked at")
+        until(lambda: not janitor._checks, within=20, what="both checks are made")
     finally:
         janitor.stop()
         janitor.join(5)
@@ -246,17 +246,17 @@ class CountedHold(SimpleNamespace):
     def __init__(self, count: int, *, counts_until: float, owner: bytes = WAITER) -> None:
         super().__init__(keys=KEYS, owner=owner, count=count, wanted=count, settling=True, counts_until=counts_until)
 
-    __hash__ = object.__hash__  # type: ignore[assignment]  # one hold is another than its copy
+    __hash__ = object.__hash__  # type: ignore[assignment]  # copies of a hold are not equal to it
 
     def remaining(self, _now: float) -> float:
         return 1.0
 
     def drop_absent(self, _replies: object) -> None:
-        """No master has forgotten it."""
+        """Do nothing: no master has forgotten the hold."""
 
 
 class Busy:
-    """A hold whose owner asks to settle a count at the moment when the janitor finds that it is done with it."""
+    """A hold whose owner asks to settle a count at the moment when the janitor finds that it has settled the last."""
 
     keys, owner, count, wanted = KEYS, WAITER, 1, 1
 
@@ -283,7 +283,7 @@ def test_a_count_that_is_to_be_settled_as_the_last_one_is_done_is_settled() -> N
 
 
 def test_a_count_that_was_written_before_others_were_void_is_written_again_however_late_the_answers_come() -> None:
-    """Counts may have arrived after that one, while its answers were on their way."""
+    """Other counts may have arrived after that one, while its answers were on their way."""
     session: Any = FakeSession([b"counted", 0])
     session.seconds, session.hubs = 0.08, Hubs()
     janitor = Janitor(session)
@@ -303,7 +303,7 @@ def test_a_count_can_be_settled_while_the_last_one_is_only_to_be_written_once_mo
     hold: Any = CountedHold(1, counts_until=10.05)
     for _ in range(2):
         janitor._act(Settle(hold))
-        assert not hold.settling, "a release that misses a master hands its count in"
+        assert not hold.settling, "the hold is not being settled, so a release that misses a master hands its count in"
     assert [due.at for due in janitor._due] == [10.05 + 0.001]
     hold.counts_until = 10.2  # the second count is under way for longer
     session.now = 10.1
@@ -311,7 +311,7 @@ def test_a_count_can_be_settled_while_the_last_one_is_only_to_be_written_once_mo
     assert [due.at for due in janitor._due] == [10.2 + 0.001]
     session.now, hold.settling = 10.3, True
     act_on_all_due(janitor, session)
-    assert session.runs == 3, "the count that is being settled is written by that task"
+    assert session.runs == 3, "no look writes a count that another task is settling"
     assert not janitor._due
 
 
@@ -335,7 +335,7 @@ def test_a_close_waits_for_no_second_look_at_a_count() -> None:
 
 
 def act_on_all_due(janitor: Janitor, session: FakeSession) -> None:
-    """Carry out what is due, and what that makes due."""
+    """Carry out the tasks that are due, and those that they make due."""
     while janitor._due and janitor._due[0].at <= session.now:
         janitor._act_on_due(session.now)
 
@@ -345,7 +345,7 @@ def _interrupt() -> float:
 
 
 class Waiting:
-    """A session with one master and one waiter, which notes what it is asked."""
+    """A session with one master and one waiter, which notes the requests."""
 
     node_timeout, platform, closed = 0.1, THREADS, False
 
@@ -427,7 +427,7 @@ class Slow(Waiting):
 
 
 def test_an_undo_that_was_sent_before_the_not_after_time_is_sent_again_however_late_its_answers_come() -> None:
-    """The attempt that it undoes may have arrived after it, while its answers were on their way."""
+    """The attempt may have arrived after its undo, while the answers to the undo were on their way."""
     session: Any = Slow(0.08)
     janitor = Janitor(session)
     janitor._act(UndoTask(KEYS, WAITER, 0, 1.0, not_after=10.05, give_up_at=20.0))
@@ -445,15 +445,15 @@ def test_waiters_that_leave_together_are_taken_out_in_one_round() -> None:
     janitor._undo(
         [UndoTask(KEYS, b"%b~1.7" % owner, 0, 1.0, 9.0, 20.0, keeps_place=True, ticket=7) for owner in owners]
     )
-    assert session.rounds == 2, "what gives them their places back, and what takes them out"
+    assert session.rounds == 2, "one round gives the places back, and one takes the waiters out"
     assert session.asked[30:] == [f"leave {owner.decode()}" for owner in owners]
     janitor._act_on_due(10.1)
-    assert session.rounds == 3, "and once more, for a slow master may get the first only now"
+    assert session.rounds == 3, "one more round, because a slow master may get the first only now"
     assert session.asked[60:] == session.asked[30:60]
 
 
 class Burst(Waiting):
-    """One of several masters is slow in each round; this notes what is done at which moment."""
+    """A session with several masters, of which one is slow in each round; it notes the time of each request."""
 
     client_id, masters, foregrounds = "me", (SimpleNamespace(facts=SimpleNamespace(vote_at=0.0)),), set[Any]()
 
@@ -468,7 +468,7 @@ class Burst(Waiting):
         return self.now
 
     def ask_shielded(self, ask: Ask) -> list[Any]:
-        """Answers every request as if there were no other client."""
+        """Answer every request as if there were no other client."""
         started_at = self.now
         self.now += self.seconds
         released = super().ask_shielded(ask)
@@ -479,7 +479,7 @@ class Burst(Waiting):
         return [(replies[name],) * len(ask.calls)] if name in replies else released
 
     def run_shielded(self, flow: Any) -> Any:
-        """Plays a flow."""
+        """Play a flow."""
         answers = None
         try:
             while True:
@@ -490,7 +490,7 @@ class Burst(Waiting):
 
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No janitor has a thread: the test does each step by hand."""
+    """Replace the threads of janitors: the test does each step by hand."""
     monkeypatch.setattr(Janitor, "ensure", lambda _self: None)
 
 
@@ -511,9 +511,9 @@ def test_a_count_that_another_one_has_followed_is_replaced_while_a_master_is_sil
         answers = session.ask_shielded(asked[0])
         is_certain = asked[0].is_certain
         assert is_certain is not None
-        assert not is_certain(answers), "it waits for all masters"
+        assert not is_certain(answers), "an older count waits for all masters"
         hold.wanted = 1
-        assert is_certain(answers), "a quorum has answered, and another count is right"
+        assert is_certain(answers), "a quorum is enough when another count is right"
         return answers
 
     session.run_shielded = run
@@ -554,7 +554,7 @@ def test_counts_that_are_to_be_settled_go_out_together() -> None:
 
 @pytest.mark.usefixtures("idle")
 def test_the_heartbeat_comes_in_time_however_much_there_is_to_do() -> None:
-    """Waiters that queue meanwhile, behind leases that are far from over, do not put it off."""
+    """Waiters that queue meanwhile, behind leases that are far from over, do not put the heartbeat off."""
     session: Any = Burst(0.4, [queued(1)])
     janitor = Janitor(session)
     janitor.ensure_beating(session.now + 60)
@@ -593,7 +593,7 @@ def test_a_heartbeat_that_is_asked_for_while_another_is_sent_comes_when_it_was_a
 
 @pytest.mark.usefixtures("idle")
 def test_the_first_waiter_after_a_while_gets_no_heartbeat_at_once() -> None:
-    """The moment that was set for others, which are gone, does not count."""
+    """A moment that was set for other waiters, which are gone, does not count."""
     session: Any = Burst(0.0)
     janitor = Janitor(session)
     for _ in range(2):
@@ -609,7 +609,7 @@ def test_the_first_waiter_after_a_while_gets_no_heartbeat_at_once() -> None:
 
 
 class Away(Waiting):
-    """Three masters; the last one is away until our time 30."""
+    """A session with three masters, of which the last is away until our time 30."""
 
     def __init__(self) -> None:
         super().__init__(waits=False, leaves=False)
@@ -642,12 +642,14 @@ def test_an_undo_that_waits_for_one_master_does_not_go_to_the_others_again_and_a
         session.now = janitor._due[0].at
         janitor._act_on_due(session.now)
     assert rounds > 10
-    assert session.sent[2] == 1, "when it is back"
-    assert session.sent[0] == session.sent[1] <= 5, "until nothing can arrive any more, and once after that"
+    assert session.sent[2] == 1, "the third master gets its request when it is back"
+    assert session.sent[0] == session.sent[1] <= 5, (
+        "the others get it until no request can arrive any more, and once after that"
+    )
 
 
 def test_an_undo_for_a_waiter_of_a_closed_client_puts_the_end_of_the_close_off_by_nothing_else() -> None:
-    """A place to leave once more after each try would, for as long as a master does not answer."""
+    """Leaving the place again after each try would put the end off, for as long as a master does not answer."""
     session: Any = Away()
     session.closed = True
     janitor = Janitor(session)

@@ -1,4 +1,4 @@
-"""Log records and callbacks are told on threads of their own: in order, as they were then, and within bounds."""
+"""Log records and callbacks are told on threads of their own: in order, with the values of the call, within bounds."""
 
 import contextvars
 import gc
@@ -26,7 +26,7 @@ LOGGER = logging.getLogger("relock.test")
 
 
 class Kept(logging.Handler):
-    """Keeps the records that it gets, and the thread of each."""
+    """Handler that keeps the records, and the thread of each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def test_a_record_is_as_if_it_had_been_logged_on_the_spot(kept: Kept, log: Log) 
     log.settle(WITHIN)
     here, there = kept.records
     assert "relock-log" in kept.threads
-    assert there.created <= here.created, "the moment is that of the call, not that in which it was told"
+    assert there.created <= here.created, "a record has the time of the call, not that of its telling"
     assert here.created - there.created < 1.0
     for name in ("name", "levelno", "pathname", "funcName", "thread", "threadName", "process", "exc_info", "args"):
         assert getattr(there, name) == getattr(here, name), name
@@ -135,9 +135,9 @@ def test_what_is_disabled_is_not_even_made(kept: Kept, log: Log) -> None:
 
 
 def test_a_thread_with_the_lock_of_the_logging_module_keeps_no_other_from_going_on(kept: Kept, log: Log) -> None:
-    """A thread that configures the log anew has it, while it waits for the old handlers.
+    """A thread that configures the log anew holds that lock, while it waits for the old handlers.
 
-    The end of a handler needs that lock too. So no handler of another test may be collected on the thread under test.
+    The end of a handler needs the lock, too. So no handler of another test may be collected on the thread under test.
     """
     held, over, written = threading.Event(), threading.Event(), threading.Event()
 
@@ -150,7 +150,7 @@ def test_a_thread_with_the_lock_of_the_logging_module_keeps_no_other_from_going_
         log.warning(LOGGER, "a")
         written.set()
 
-    LOGGER.setLevel(logging.INFO)  # so that the logger forgets which levels are enabled
+    LOGGER.setLevel(logging.INFO)  # makes the logger forget which levels are enabled
     holding, writing = threading.Thread(target=hold), threading.Thread(target=write)
     gc.disable()
     try:
@@ -189,12 +189,16 @@ def test_the_thread_of_the_log_ends_when_there_is_nothing_more_and_begins_again(
     monkeypatch.setattr(telling, "IDLE_SECONDS", 0.0)
     for _ in range(3):
         log.warning(LOGGER, "a")
-        until(lambda: log._waiting.empty() and not log.running, within=WITHIN, what="it is told, its thread has ended")
+        until(
+            lambda: log._waiting.empty() and not log.running,
+            within=WITHIN,
+            what="the record is told, and the thread has ended",
+        )
     assert len(kept.records) == 3
 
 
 def test_what_comes_when_the_thread_is_about_to_end_is_told(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread has found nothing, but still runs, so that no caller starts another one."""
+    """The thread has found nothing, but still runs, so no caller starts another one."""
     monkeypatch.setattr(telling, "IDLE_SECONDS", 0.0)
     threads: list[Callable[[], object]] = []
 
@@ -290,7 +294,7 @@ def test_what_is_too_much_is_dropped_and_counted_and_that_is_said_twice(caplog: 
     gate.opened.set()
     queue.settle(WITHIN)
     platform.log.settle(WITHIN)
-    assert told == [*range(8), 20, 21], "what matters has room where what is ordinary has none"
+    assert told == [*range(8), 20, 21], "important events have room where ordinary ones have none"
     assert caplog.records[1].getMessage() == "relock-events goes on; 30 were dropped"
     assert len(caplog.records) == 2
     queue.stop()

@@ -28,7 +28,7 @@ EARLY_SECONDS = 1.0
 
 
 class Desk(Machine):
-    """There is no other thread: a wait for a message moves the clock on, and gets none that was not there before."""
+    """Machine without other threads: a wait for a message moves the clock on, and gets no new message."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -36,11 +36,11 @@ class Desk(Machine):
         self.queue = lambda: Messages(self)  # type: ignore[assignment, return-value]
 
     def start(self, target: Callable[[], object], name: str) -> None:
-        """The test itself is the thread."""
+        """Do nothing: the test itself is the thread."""
 
 
 class Messages(deque[Any]):
-    """A `queue.SimpleQueue`."""
+    """Messages as in a `queue.SimpleQueue`."""
 
     def __init__(self, desk: Desk) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Messages(deque[Any]):
 
 
 class Book:
-    """A session with nothing but holds, on one master that renews all that it is asked to."""
+    """A session with nothing but holds, on one master that renews each."""
 
     node_timeout = 1.0
     masters = ("a",)
@@ -91,7 +91,7 @@ class Book:
         while self.clock() < seconds:
             self.watchdog.step()
 
-    # What the watchdog needs of a session
+    # The watchdog's needs of a session
 
     def all_holds(self) -> list[Hold]:
         self.plans.append(self.clock())
@@ -120,11 +120,11 @@ class Book:
         raise AssertionError(f"{hold.keys.name}: {reason}")
 
     def renewed(self) -> None:
-        """Counted by `renewals`."""
+        """Do nothing: `renewals` counts."""
 
 
 class BookOfReplica(Book):
-    """The same, on a master that has become a replica."""
+    """A session whose master has become a replica."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,9 +138,9 @@ class BookOfReplica(Book):
 
 
 class FakeTask:
-    """A task that is pending for ever."""
+    """A task that stays pending."""
 
-    _asyncio_future_blocking = False  # by which asyncio knows one
+    _asyncio_future_blocking = False  # by which asyncio knows a future
 
     def __init__(self, loop: object) -> None:
         self._loop = loop
@@ -153,7 +153,7 @@ class FakeTask:
 
 
 class BookOfTasks(Book):
-    """The same, where the owner of each hold is a task of one loop; what is lost or told is noted."""
+    """A session where the owner of each hold is a task of one loop; it notes losses and reports."""
 
     is_open = True
 
@@ -181,7 +181,7 @@ class BookOfTasks(Book):
             self.turn()
 
     def turn(self) -> None:
-        """The loop goes on."""
+        """Let the loop go on."""
         self.turns = True
         if self.pulse.answer():
             self.watchdog.poke()
@@ -253,7 +253,7 @@ def test_the_holds_of_a_loop_that_is_closed_are_lost_when_their_leases_end(limit
 
 
 def test_what_a_loop_that_is_closed_has_left_is_looked_for_with_each_renewal() -> None:
-    """The watchdog asks each loop whether it is open, also one whose tasks hold nothing."""
+    """The watchdog asks each loop whether it is open, even one whose tasks hold nothing."""
     book = BookOfTasks(FOREVER)
     looks: list[None] = []
 
@@ -336,7 +336,7 @@ def test_a_short_lease_is_renewed_in_time_while_many_long_ones_are_due(book: Boo
     short = book.grant(ttl=0.3)
     book.work_until(DUE_SECONDS + 2 * EARLY_SECONDS)
     assert short.remaining(book.clock()) > 0
-    assert set(book.renewals.values()) == {1} | {book.renewals.most_common(1)[0][1]}, "and nobody else twice"
+    assert set(book.renewals.values()) == {1} | {book.renewals.most_common(1)[0][1]}, "no other hold was renewed twice"
 
 
 def test_a_grant_while_renewals_are_planned_does_not_cause_another_plan(book: Book) -> None:
@@ -355,7 +355,7 @@ def test_a_short_lease_that_is_granted_while_renewals_are_planned_is_renewed_in_
 
 
 def test_it_keeps_to_the_moment_that_it_was_woken_for(book: Book) -> None:
-    """Otherwise each of many short holds would wake it."""
+    """Otherwise each of many short holds would wake the watchdog."""
     first = book.grant()
     book.work_until(1.0)
     book.holds.remove(first)

@@ -1,4 +1,4 @@
-"""The figures of a benchmark's turns, with numbers that one can check by hand."""
+"""The figures of a benchmark's turns, with numbers that can be checked by hand."""
 
 import json
 import math
@@ -12,7 +12,7 @@ ALL = range(10**9)
 
 
 def turns(*said: tuple[int, int, int]) -> list[Turn]:
-    """Worker, acquired and releasing in µs, with rising tokens."""
+    """Return turns from a worker's number, its acquire and its release in µs, with rising tokens."""
     return [Turn(worker, a * 1000, r * 1000, token) for token, (worker, a, r) in enumerate(said, 1)]
 
 

@@ -1,4 +1,4 @@
-"""Output of `relock bench`, of figures that were made up; and that the floor is the one that was published."""
+"""Output of `relock bench`, of invented figures; and that the floor is the published one."""
 
 import hashlib
 from io import StringIO
@@ -35,7 +35,7 @@ def handed(median_us: float, per_second: float) -> Figures:
 
 
 def shown(found: Found, section_seconds: float = 0.0) -> list[list[str]]:
-    """The cells of each line."""
+    """Return the cells of each line."""
     plan = BenchPlan((8,), threads=False, seconds=1.0, section_seconds=section_seconds)
     console = Console(file=StringIO(), width=200)
     show(console, "a title", plan, found)
@@ -96,5 +96,5 @@ def test_where_the_lock_is_held_for_a_while_it_says_for_how_much_of_the_time() -
     ],
 )
 def test_the_floors_scripts_never_change(script: str, digest: str) -> None:
-    """Ratios that were published could not be compared with later ones any more."""
+    """Ratios that were published could otherwise not be compared with later ones."""
     assert hashlib.sha1((FOLDER / f"{script}.lua").read_bytes()).hexdigest() == digest

@@ -1,4 +1,4 @@
-"""The help of every command, also without docstrings."""
+"""The help of every command, even without docstrings."""
 
 import json
 import subprocess
@@ -24,6 +24,6 @@ def test_the_help_needs_no_docstrings() -> None:
 
 
 def printed(*options: str) -> Any:
-    """The help of each command as an interpreter of its own has it: click keeps parts of what it once showed."""
+    """Return the help of each command from an interpreter of its own, because click keeps parts of earlier help."""
     done = subprocess.run([sys.executable, *options, "-c", PRINT], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)

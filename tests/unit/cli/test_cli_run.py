@@ -1,4 +1,4 @@
-"""Words of `relock run`: which are relock's, and which are the command's."""
+"""Words of `relock run`: some are relock's, and the others are the command's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A thread of its own writes to stderr: in order, complete if somebody reads, and no caller waits for it."""
+"""A thread of its own that writes to stderr: in order, complete if stderr is read, and no caller waits for it."""
 
 import os
 import re

@@ -64,7 +64,7 @@ def test_a_lock_that_is_not_renewed_costs_sigterm_at_the_grace_and_sigkill_befor
 
 
 def test_what_is_said_of_a_signal_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write may have to wait until somebody reads, and the lease may end meanwhile."""
+    """Writes may have to wait until the output is read, and the lease may end meanwhile."""
     world = World()
     sent_before: list[list[int]] = []
     monkeypatch.setattr(_supervise, "say", lambda _text: sent_before.append([signum for _, signum in world.sent]))

@@ -1,4 +1,4 @@
-"""The demo asks its own masters again where they are late, and no longer than it says."""
+"""The demo asks its own masters again if they are late, and no longer than it promises."""
 
 import pytest
 

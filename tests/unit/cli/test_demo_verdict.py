@@ -1,4 +1,4 @@
-"""The verdict of the demo is bad if what was counted is: one planted fault for each finding."""
+"""The verdict of the demo is bad if a count is: one planted fault for each finding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ def update(serial: int, **changes: Any) -> Update:
 
 
 def under() -> History:
-    """Three updates under the lock, and an entry of a process that was killed before it could tell."""
+    """Return three updates under the lock, and an entry of a process that was killed before it could report."""
     return History(
         [update(0), update(1), update(3)],
         [Entry("w.1", 0, 10), Entry("w.1", 1, 11), Entry("k.1", 0, 12), Entry("w.1", 3, 13)],

@@ -1,4 +1,4 @@
-"""The policy of asking several masters: who is asked, when the outcome is certain, and what late answers come to."""
+"""The policy of asking several masters: the masters that are asked, the certain outcome, and late answers."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class FakeMaster:
 
 
 class Asker:
-    """Is woken once."""
+    """Asker that notes that it was woken."""
 
     def __init__(self) -> None:
         self.is_woken = False

@@ -1,4 +1,4 @@
-"""Calls whose callers name one ``owner=``, played without threads: an interrupt, or a loss, while another one comes."""
+"""Calls whose callers name one ``owner=``, played without threads: an interrupt or a loss, while another call comes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,13 +22,13 @@ CALLS: dict[str, tuple[int, Deed, int]] = {
     "nested acquire": (1, PureHost.acquire, 1),
     "release": (1, PureHost.release, 0),
     "nested release": (2, PureHost.release, 1),
-}  # the levels before it, the call, and the levels that it must leave when it is interrupted
+}  # the levels before the call, the call, and the levels that it must leave when it is interrupted
 
 
 @pytest.mark.parametrize("kind", CALLS)
 @pytest.mark.parametrize("is_over", [False, True], ids=["in its work", "at its end"])
 def test_an_interrupt_takes_nothing_from_the_next_caller_of_its_owner(kind: str, *, is_over: bool) -> None:
-    """The other one comes in as soon as it can, and has a level before the interrupted call goes on."""
+    """The other caller comes in as soon as it can, and has a level before the interrupted call goes on."""
     levels, call, left = CALLS[kind]
     host, record = PureHost(), CallRecord()
     if levels:
@@ -64,7 +64,7 @@ def nesting(host: PureHost) -> Callable[[], object]:
 
 
 def strike_on_its_way_in(host: PureHost) -> CallRecord:
-    """A release is interrupted while it waits at the gate."""
+    """Interrupt a release while it waits at the gate; return its record."""
     record, host.struck = CallRecord(), ("enter",)
     with pytest.raises(Interrupt):
         host.do(host.release(record))
@@ -137,7 +137,7 @@ def test_a_caller_that_comes_while_the_owners_hold_is_found_lost_keeps_its_own()
     coming = host.acquire()
     waits = next(coming)
     assert isinstance(waits, Enter)
-    assert not host.gates.enter(*waits), "it waits behind this release"
+    assert not host.gates.enter(*waits), "the acquire waits behind this release"
     with pytest.raises(LockLostError):
         leaving.send([[[b"absent", 1]]])
     host.interrupted.fail(record)

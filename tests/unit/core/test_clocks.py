@@ -37,7 +37,7 @@ def test_a_step_ahead_is_reported_as_the_most_it_may_be() -> None:
     offset = Offset(0.01)
     offset.see(100.0, 100.1, now=0.0)
     assert round(offset.see(103.0, 103.2, now=0.5), 9) == 3.207
-    assert offset.see(103.0, 103.2, now=1.0) == 0.0, "once"
+    assert offset.see(103.0, 103.2, now=1.0) == 0.0, "a step is reported once"
 
 
 def test_a_step_came_after_the_last_reply_that_did_not_show_it_was_asked_for() -> None:
@@ -49,7 +49,7 @@ def test_a_step_came_after_the_last_reply_that_did_not_show_it_was_asked_for() -
     assert (offset.stepped_after, offset.stepped_at) == (6.5, 9.0)
     offset.see(100.0, 105.0, now=10.0)
     assert offset.see(110.0, 110.1, now=11.0) > 6
-    assert round(offset.stepped_after, 9) == 8.8, "the one before was asked for earlier than the step was seen"
+    assert round(offset.stepped_after, 9) == 8.8, "the reply before it was asked for earlier than the step was seen"
 
 
 def test_a_step_back_is_below_zero() -> None:
@@ -67,35 +67,35 @@ def test_what_was_too_little_to_be_a_step_counts_with_the_next_one() -> None:
 
 
 def test_a_reply_from_before_a_step_is_no_step_back() -> None:
-    """Two connections: on one of them the reply to an earlier request comes late."""
+    """The reply to an earlier request comes late, on one of two connections."""
     offset = Offset(0.01)
     offset.see(100.0, 100.01, now=0.0)
     assert offset.see(103.0, 103.01, now=1.0) > 2
-    assert offset.see(99.9, 100.1, now=1.1) == 0.0, "it was sent before the step was seen, and answered before it"
-    assert round(offset.high - offset.low, 9) == 0.0101, "the bounds are those from after the step"
-    assert offset.see(100.0, 100.01, now=1.2) < -2, "back again"
+    assert offset.see(99.9, 100.1, now=1.1) == 0.0, "a request from before the step, answered before it"
+    assert round(offset.high - offset.low, 9) == 0.0101, "the bounds of after the step stay"
+    assert offset.see(100.0, 100.01, now=1.2) < -2, "a step back is reported"
 
 
 @pytest.mark.parametrize("seconds", [0.2, -0.2])
 def test_two_replies_that_do_not_agree_show_no_direction_until_a_newer_one_does(seconds: float) -> None:
     """Replies were under way together, and the older is read last: a clock that stepped back seems to step ahead."""
     offset = Offset(0.0)
-    offset.see(99.7, 100.3, now=0.0)  # a slow reply, so that the next one does not show the step at once
+    offset.see(99.7, 100.3, now=0.0)  # slow, so that the next reply does not show the step at once
     after, before = 100.0 + seconds, 100.0
-    assert offset.see(after, after + 0.01, now=1.01) == 0.0, "asked for at 1.0, after the step"
-    assert offset.see(before - 0.05, before + 0.07, now=1.05) == 0.0, "asked for at 0.93, before it"
+    assert offset.see(after, after + 0.01, now=1.01) == 0.0, "a reply asked for at 1.0, after the step"
+    assert offset.see(before - 0.05, before + 0.07, now=1.05) == 0.0, "a reply asked for at 0.93, before the step"
     assert offset.is_in_doubt
-    assert offset.stepped_at == 1.05, "what both gave counts for nothing"
+    assert offset.stepped_at == 1.05, "grants of both replies are void"
     assert offset.stepped_after == pytest.approx(0.93)
-    assert offset.earliest(1.05) == 1.05 + min(before - 0.05, after), "on the early side of either"
+    assert offset.earliest(1.05) == 1.05 + min(before - 0.05, after), "the earlier of both bounds counts"
     assert offset.shown_at(102.0, now=9.0) == pytest.approx(102.0 - max(before + 0.07, after + 0.01))
-    assert offset.see(after, after + 0.01, now=1.06) == 0.0, "asked for no later"
+    assert offset.see(after, after + 0.01, now=1.06) == 0.0, "a reply that was asked for no later decides nothing"
     step = offset.see(after, after + 0.01, now=2.0)
     assert seconds * step > 0
     assert abs(step) >= abs(seconds)
     assert not offset.is_in_doubt
     assert (offset.low, offset.high) == (after, after + 0.01)
-    assert offset.see(after, after + 0.01, now=3.0) == 0.0, "once"
+    assert offset.see(after, after + 0.01, now=3.0) == 0.0, "a step is reported once"
 
 
 def test_a_reply_that_agrees_with_both_leaves_the_direction_to_the_next_one() -> None:
@@ -111,7 +111,7 @@ def test_a_reply_that_agrees_with_both_leaves_the_direction_to_the_next_one() ->
 @pytest.mark.parametrize("idle", [0.1, 1.0, 10.0, 30.0, 100.0, 1000.0, 100_000.0])
 @pytest.mark.parametrize("step", [0.1, 0.3, 1.0, 5.0, -0.1, -1.0, -5.0])
 def test_the_next_reply_ends_a_doubt_however_late_it_is(step: float, idle: float) -> None:
-    """The bounds of both widen meanwhile until they meet: then no reply would decide, and they would widen for ever."""
+    """The bounds of both would widen until they met: then no reply could decide between them any more."""
     offset = Offset(0.01)
     offset.see(-0.0005, 0.0005, 9.0)
     offset.see(-0.0005, 0.0005, 10.001)
@@ -121,7 +121,7 @@ def test_the_next_reply_ends_a_doubt_however_late_it_is(step: float, idle: float
     assert not offset.is_in_doubt
     assert (offset.low, offset.high) == (step - 0.0005, pytest.approx(step + 0.0005, abs=0.0001))
     if 2 * 0.01 * idle > abs(step):
-        assert seen > abs(step), "nobody knows: it may have gone ahead by so much"
+        assert seen > abs(step), "the step counts as the largest that is possible"
     else:
         assert seen == pytest.approx(step, abs=0.02 + 0.01 * idle)
     assert offset.see(step - 0.0005, step + 0.0005, 10.1 + idle) == 0.0
@@ -167,8 +167,8 @@ def test_what_the_clock_has_shown_it_showed_no_earlier_than_the_samples_allow() 
     offset = Offset(0.01)
     offset.see(100.0, 100.5, now=10.0)  # between 100.0 and 100.5 s ahead of ours
     assert offset.shown_at(112.0, now=12.0) == pytest.approx(112.0 - 100.5 - 0.005 - 0.02)
-    assert offset.shown_at(112.55, now=12.0) == 12.0, "never later than now"
-    assert offset.shown_at(112.0, now=20.0) < 112.0 - 100.5 - 0.02, "an older sample says less"
+    assert offset.shown_at(112.55, now=12.0) == 12.0, "no moment is later than now"
+    assert offset.shown_at(112.0, now=20.0) < 112.0 - 100.5 - 0.02, "an older sample gives an earlier moment"
 
 
 def test_without_a_sample_nothing_is_known() -> None:
@@ -185,7 +185,7 @@ def test_a_time_that_can_not_have_come_yet_shows_a_step_ahead() -> None:
 
 @pytest.mark.parametrize("reply", [(90.0, 110.0), (103.0, 115.0)], ids=["agrees", "is a rival"])
 def test_an_interrupt_at_any_instruction_leaves_bounds_as_wide_as_their_age_demands(reply: tuple[float, float]) -> None:
-    """A thread that looks between two instructions finds the same."""
+    """Other threads that look between two instructions find such bounds, too."""
 
     def first_seen() -> Offset:
         offset = Offset(0.01)
@@ -209,7 +209,7 @@ UPPER: Any = Offset.__dict__["high"]
 
 
 class ReadMeanwhile(Offset):
-    """Offset whose upper bound is read while another thread sees a reply that says little."""
+    """Offset whose upper bound is read while another thread sees a reply with wide bounds."""
 
     is_late = False
 

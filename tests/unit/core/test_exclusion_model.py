@@ -1,9 +1,9 @@
 """The quorum's protocol in small: three masters, two clients, and every order in which anything can happen.
 
 An explorer visits all states that can be reached. Time goes by in ticks, at any moment; requests and replies take any
-time, or come when no client waits for them; masters forget at any moment; releases of earlier holds arrive late.
-Both clients take the lock once, and one of them renews and heals. The explorer knows nothing of the code: it shows that
-the rules exclude, as `docs/internals/argument.md` argues, and that each of them is needed.
+time, or come when no client waits for them; masters forget at any moment; releases of earlier holds arrive late. Both
+clients take the lock once, and one of them renews and heals. The explorer knows nothing of the code: it shows that the
+rules exclude, as `docs/internals/argument.md` argues, and that each of them is needed.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class Rules:
 
 @frozen(cache_hash=True)
 class Side:
-    """Side of one client and one master: what the client knows, and what is under way between them."""
+    """Side of one client and one master: the client's knowledge, and the message between them."""
 
     end: int = 0  # ticks for which the client counts the master's lease
     message: str = ""  # a request, "take", "extend" or "heal", or its reply, "yes" or "absent"
@@ -72,7 +72,7 @@ class Explorer:
     rules: Rules
 
     def two_holders(self) -> State | None:
-        """A state with two holders, or None if no state that can be reached has them."""
+        """Return a state with two holders, or None if no state that can be reached has them."""
         first = State(("new", "new"), (Master(),) * MASTERS)
         seen, left = {first}, [first]
         while left:
@@ -88,13 +88,11 @@ class Explorer:
     def next_states(self, state: State) -> Iterator[State]:
         for phases, masters in self.moves(state):
             settled = (self.settle(phases[RENEWER], masters, RENEWER), self.settle(phases[RIVAL], masters, RIVAL))
-            if "over" not in settled:  # else one of them can never hold the lock again
-                yield State(
-                    settled, tuple(sorted(masters, key=hash))
-                )  # the masters are alike: no matter which is which
+            if "over" not in settled:  # else one client can never hold the lock again
+                yield State(settled, tuple(sorted(masters, key=hash)))  # sorted, because the masters are alike
 
     def moves(self, state: State) -> Iterator[State]:
-        """The states that may come next, before the clients judge what they mean."""
+        """Yield the states that may come next, before the clients judge them."""
         phases, masters = state
         yield State(phases, tuple(map(tick, masters)))
         if phases[RENEWER] == "new":
@@ -108,7 +106,7 @@ class Explorer:
                 yield State(phases, (*masters[:i], changed, *masters[i + 1 :]))
 
     def settle(self, phase: str, masters: Masters, client: int) -> str:
-        """The phase of a client by what it knows; it compares that with its clock whenever it is asked."""
+        """Return the phase of a client by its knowledge; it compares that with its clock whenever it is asked."""
         quorum = self.rules.quorum
         counted = sum(master.side(client).end > 0 for master in masters)
         if phase == "asking":
@@ -120,7 +118,7 @@ class Explorer:
 
 @cache
 def happenings(rules: Rules, master: Master, phases: tuple[str, str]) -> tuple[Master, ...]:
-    """Return what may happen to one master, or to a message from it."""
+    """Return the master after each event that may befall it, or a message from it."""
     return tuple(_happenings(rules, master, phases))
 
 
@@ -136,7 +134,7 @@ def _happenings(rules: Rules, master: Master, phases: tuple[str, str]) -> Iterat
             yield run(rules, master, client)
     if master.owner != NOBODY:
         free = evolve(master, owner=NOBODY, lease=0)
-        yield evolve(free, no_vote=rules.guard)  # it forgets
+        yield evolve(free, no_vote=rules.guard)  # the master forgets
         if not rules.release_names_its_hold:
             yield free  # the release of an earlier hold arrives
         if not rules.hold_is_over_before_its_release and phases[master.owner] == "holding":
@@ -144,7 +142,7 @@ def _happenings(rules: Rules, master: Master, phases: tuple[str, str]) -> Iterat
 
 
 def run(rules: Rules, master: Master, client: int) -> Master:
-    """A script: it gives a lease, or says that there is no hold of this client."""
+    """Run a script, which gives a lease, or replies that this client has no hold."""
     creates = master.side(client).message in ("take", "heal")
     free = master.owner == NOBODY or not rules.master_grants_only_what_is_free
     if master.owner == client or (creates and free and not master.no_vote):
@@ -153,7 +151,7 @@ def run(rules: Rules, master: Master, client: int) -> Master:
 
 
 def send(message: str, masters: Masters, client: int) -> Masters:
-    """Sends a request to every master. A renewal extends the hold where the client counts it, and else heals it."""
+    """Send a request to every master. A renewal extends the hold where the client counts it, and else heals it."""
     return tuple(requested(message, master, client) for master in masters)
 
 
@@ -166,14 +164,14 @@ def requested(message: str, master: Master, client: int) -> Master:
 
 @cache
 def tick(master: Master) -> Master:
-    """A tick of every clock."""
+    """Return the master after a tick of every clock."""
     lease = max(0, master.lease - 1)
     owner = master.owner if lease else NOBODY
     return Master(older(master.renewer), older(master.rival), owner, lease, max(0, master.no_vote - 1))
 
 
 def older(side: Side) -> Side:
-    """A message that is as old as a lease is void, and dropped."""
+    """Return the side a tick later; a message that is as old as a lease is void, and dropped."""
     end = max(0, side.end - 1)
     if not side.message or side.age + 1 == LEASE:
         return Side(end)

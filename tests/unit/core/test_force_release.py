@@ -12,7 +12,7 @@ SILENT = Failure("c", "silent")
 
 
 def fence_over(*answers: Any) -> int:
-    """The token that it writes back after the masters have answered the look with `answers`."""
+    """Return the token that `force_release` writes back after the masters have answered its look with `answers`."""
     client = ClientOptions(restart_guard=30.0)
     spec = LockSpec.of(lock_keys("lock", "a"), tuple("abcde"[: len(answers)]), client.for_lock(), client)
     flow = force_release(spec, lambda: 0.0)
@@ -39,5 +39,5 @@ def test_the_largest_token_that_is_known_is_written_back() -> None:
 
 
 def test_several_masters_are_no_lone_one_where_none_knows_a_token() -> None:
-    """A hold that was granted after the look may have one."""
+    """A hold that was granted after the look may have a token."""
     assert fence_over(free(1_000_000, 0), free(1_500_000, 0), SILENT) == 1

@@ -31,7 +31,7 @@ SILENT = Failure("a", "silent")
 
 
 def hold(masters: int = 1, *, ends: list[float] | None = None, count: int = 1, **changes: Any) -> Hold:
-    """A hold of 9 s from the moment 0 on, which all masters granted, without drift; then it makes `changes`."""
+    """Return a hold of 9 s from the moment 0 on, granted by all masters without drift; then make `changes`."""
     addresses = tuple("abcde"[:masters])
     options = ClientOptions(ttl=9.0)
     spec = evolve(LockSpec.of(lock_keys("lock", "a"), addresses, options.for_lock(), options), validity=9.0)
@@ -53,7 +53,7 @@ def test_a_hold_is_valid_until_its_deadline_and_not_at_it() -> None:
 
 
 def longer(ttl: float = 900.0) -> Hold:
-    """A hold of 9 s whose owner has asked for a longer lease."""
+    """Return a hold of 9 s whose owner has asked for a longer lease."""
     one = hold()
     one.ask_for(ttl)
     return one
@@ -63,12 +63,12 @@ def test_a_longer_lease_that_was_not_confirmed_is_no_reason_to_wait_longer_with_
     one = longer()
     assert not one.count_renewal([SILENT], 1.0, 901.0, 1.5, ttl=900.0)
     assert one.renew_at == 1.5 + 0.9
-    assert plan_renewals([one], 1.5).renew == (), "nor to come at once"
+    assert plan_renewals([one], 1.5).renew == (), "the next renewal is not due at once"
     assert plan_renewals([one], 2.4).renew == (one,)
 
 
 def test_a_renewal_of_the_lease_from_before_it_was_lengthened_confirms_no_longer_one() -> None:
-    """The watchdog had sent its renewal already."""
+    """The watchdog had already sent its renewal."""
     one = longer()
     assert one.count_renewal([EXTENDED], 1.0, 10.0, 1.5, ttl=9.0)
     assert (one.deadline, one.renew_at) == (10.0, 4.0)
@@ -254,7 +254,7 @@ def test_a_clock_that_goes_ahead_while_a_late_grant_is_counted_shortens_it() -> 
 
 
 class Changed(list[float]):
-    """The ends of a hold; another thread sees a step while the deadline is worked out."""
+    """The ends of a hold; another thread sees a step while the deadline is computed."""
 
     def __init__(self, one: Hold, step: ClockStep) -> None:
         super().__init__(one.lease_ends)
@@ -275,7 +275,7 @@ def test_a_clock_that_goes_ahead_while_the_deadline_is_worked_out_counts() -> No
 
 
 def test_a_clock_that_went_ahead_costs_one_lease_of_all_that_were_granted() -> None:
-    """Leases of all masters count, also if their grant came after a quorum had been enough."""
+    """Leases of all masters count, even if their grant came after a quorum had been enough."""
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = [[b"granted", 0, 7]]  # type: ignore[index]
     three.shift(ClockStep(1.0, 0, 20.0, 0))
@@ -294,7 +294,7 @@ UNREAD = Failure("c", "not yet", awaited=True)
 def test_what_was_granted_before_a_clock_went_ahead_and_is_heard_of_afterwards_counts_for_nothing(
     granted: Any, end: float, said: Any
 ) -> None:
-    """Leases of such a grant have lost the step. A reply to a count shows the hold, but not for how long."""
+    """Leases of such a grant are too long by the step. The reply to a count shows the hold, but not its length."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers: list[Any] = [*base.answers[:2], [UNREAD]]
     three = Hold(base.spec, b"me:1", Owner(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
@@ -308,13 +308,13 @@ def test_a_grant_that_came_late_counts_like_the_others() -> None:
     three = hold(masters=3, ends=[9.0, 9.0, NEVER])
     three.answers[2] = [[b"granted", 0, 7]]  # type: ignore[index]
     three.drop_absent([ABSENT, SILENT, SILENT])
-    assert three.deadline == 9.0, "two of three have it still"
+    assert three.deadline == 9.0, "two of three masters still have the hold"
     three.drop_absent([SILENT, SILENT, ABSENT])
-    assert three.reason_for_loss(1.0) == FORGOTTEN, "and it is counted once"
+    assert three.reason_for_loss(1.0) == FORGOTTEN, "each forgetful master counts"
 
 
 def test_a_master_that_extends_a_hold_or_counts_it_has_granted_it() -> None:
-    """Two of the masters that granted it have forgotten it; the replies of the other two are not read yet."""
+    """Two of the masters that granted the hold have forgotten it; the replies of two others are not read yet."""
     under_way = Failure("a", "it is late", sent=True, awaited=True)
     for say in ([b"counted", 0], EXTENDED):
         five = hold(masters=5, ends=[9.0, 9.0, 9.0, NEVER, NEVER])
@@ -328,7 +328,7 @@ def test_a_master_that_extends_a_hold_or_counts_it_has_granted_it() -> None:
 
 
 def test_healing_says_on_which_master_another_attempt_is_in_the_way() -> None:
-    """The watchdog tries it again then, because such attempts come and go."""
+    """The watchdog then tries the healing again, because such attempts come and go."""
     one, other = hold(masters=3, ends=[9.0, NEVER, 9.0]), hold(masters=3, ends=[9.0, NEVER, 9.0])
     flow = heal((one, other), lambda _: True, lambda: 1.0, 0.05)
     next(flow)
@@ -339,7 +339,7 @@ def test_healing_says_on_which_master_another_attempt_is_in_the_way() -> None:
 
 
 def test_a_hold_is_given_again_only_to_masters_that_do_not_have_it() -> None:
-    """A master that had it, and loses it just then to an operator's force_release, must not get it again."""
+    """A master that had the hold, and loses it just then to an operator's force_release, must not get it again."""
     holds = [hold(masters=3, ends=ends) for ends in ([9.0, NEVER, 9.0], [9.0, 9.0, 9.0], [9.0, 9.0, NEVER])]
     flow = heal(holds, lambda _: True, lambda: 1.0, 0.05)
     first = next(flow)
@@ -355,7 +355,7 @@ DOWN = Failure("a", "down", sent=False)
 
 @pytest.mark.parametrize("was_silent", [False, True])
 def test_a_place_in_the_queue_may_be_given_after_the_release(was_silent: bool) -> None:
-    """A master gives it whose answer to the acquire had not come yet when a quorum had granted the lock."""
+    """A master may grant it whose answer to the acquire had not come when a quorum had granted the lock."""
     base, queued = hold(masters=3, ends=[9.0, 9.0, NEVER]), [b"queued", 0, 5_000, 0, b"other:1", 7]
     answers: list[Any] = [*base.answers[:2], [SILENT if was_silent else queued]]
     one = Hold(base.spec, b"me:1~2.7", Owner(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
@@ -365,7 +365,7 @@ def test_a_place_in_the_queue_may_be_given_after_the_release(was_silent: bool) -
 
 @pytest.mark.parametrize(("owner", "may_be_left"), [(b"me:1~2", False), (b"me:1~2.7", True)])
 def test_a_place_may_be_given_after_the_release_by_a_master_without_a_vote(owner: bytes, *, may_be_left: bool) -> None:
-    """A request with a ticket writes the place before it asks whether the master has a vote."""
+    """Requests with a ticket write the place before the script checks whether the master has a vote."""
     base = hold(masters=3, ends=[9.0, 9.0, NEVER])
     answers: list[Any] = [*base.answers[:2], [SILENT]]
     one = Hold(base.spec, owner, Owner(1, None, None), Grant(7, 9.0, base.lease_ends, False, answers), 1)
@@ -408,7 +408,7 @@ def test_what_was_asked_for_twice_may_be_granted_again_after_its_release() -> No
 
 @pytest.mark.parametrize("is_released", [False, True])
 def test_a_release_during_a_healing_knows_that_the_healing_may_have_come_after_it(is_released: bool) -> None:
-    """Answers to the healing say nothing of the order of the two."""
+    """Answers to the healing do not show the order of the two."""
     one = hold(masters=3, ends=[9.0, NEVER, 9.0])
     one.answers[1] = [DOWN]  # type: ignore[index]
     book = {one}
@@ -535,11 +535,11 @@ def test_without_holds_there_is_nothing_to_look_at() -> None:
     lost = hold()
     lost.lose(FORGOTTEN, 1.0)
     for now in (1.0, 10.0):
-        assert plan_renewals([lost], now=now) == ((), (), FOREVER), "it is said to be lost once, and by then it was"
+        assert plan_renewals([lost], now=now) == ((), (), FOREVER), "the loss of a hold is told only once"
 
 
 def handed(masters: int = 1, **changes: Any) -> Hold:
-    """A hold that a releaser gave for 3 s from the moment 0 on; the lock's lease is 9 s."""
+    """Return a hold that a releaser gave for 3 s from the moment 0 on; the lock's lease is 9 s."""
     one = hold(masters, **changes)
     grant = Grant(7, 3.0, [3.0] * masters, True, one.answers, 0.0, is_short=True)
     return Hold(one.spec, b"me:1~ab.7", Owner(1, None, None), grant, 1)
@@ -547,7 +547,7 @@ def handed(masters: int = 1, **changes: Any) -> Hold:
 
 @pytest.mark.parametrize("renew", [True, False])
 def test_the_full_lease_is_asked_for_once_a_hold_that_was_given_has_lasted_a_moment(renew: bool) -> None:
-    """Leases are asked for also without renewal, because the caller asked for the full lease."""
+    """Leases are asked for even without renewal, because the caller asked for the full lease."""
     one = handed()
     one.renew = renew
     assert one.remaining(0.5) == 2.5

@@ -1,4 +1,4 @@
-"""Host of a client's holds, and of what its waits have left; played without masters."""
+"""Host of a client's holds, and of the leftovers of its waits; played without masters."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from relock._owner import current_thread
 
 
 def hold() -> Hold:
-    """A hold of two levels."""
+    """Return a hold of two levels."""
     spec = LockSpec.of(lock_keys("lock", "a"), ("a",), OPTIONS.for_lock(), OPTIONS)
     return Hold(spec, b"me:1", current_thread(), Grant(1, 1e9, [1e9], True, [([b"granted", 1, 1],)]), 2)
 
 
 class LateBook(Book):
-    """A book of holds. Right after the first look at all of them, a thread takes a lock afresh."""
+    """A book of holds, in which a thread takes a lock afresh right after the first look at all holds."""
 
     afresh: dict[Any, Any]
 
@@ -62,10 +62,10 @@ def test_a_hold_that_is_new_is_not_taken_for_the_lost_one_before_it(
     ids=str,
 )
 def test_a_served_waiter_is_taken_out_of_a_queue_that_it_came_into_after_that(says: Any, *, is_left: bool) -> None:
-    """A place that it got before its hold goes with its release."""
+    """A place that a waiter got before its hold goes with the hold's release."""
     host = PureHost(3)
     for offset in host.known:
-        offset.see(-98.9, -98.9, 100.0)  # their clocks are this much ahead of ours
+        offset.see(-98.9, -98.9, 100.0)  # the masters' clocks are this much ahead of ours
     queued = [b"queued", 1_050_000, 5_000, 0, b"you:1", 7]
     answers: list[Answer] = [(queued,), (queued,), (Failure("c", "not yet", awaited=True),)]
     host.undo_attempt(Undo(hold().keys, b"me:1", 1.0, 1.3, answers))
@@ -76,7 +76,7 @@ def test_a_served_waiter_is_taken_out_of_a_queue_that_it_came_into_after_that(sa
 
 
 def test_a_waiter_keeps_a_place_that_it_gets_late_until_its_client_is_closed() -> None:
-    """The request that gives up its place may have overtaken the one for the place, on another connection."""
+    """The request that gives up a place may have overtaken the request for it, on another connection."""
     host = PureHost(3)
     queued = [b"queued", 9_000_000_000_000_000, 5_000, 0, b"you:1", 7]
     host.undo_attempt(Undo(hold().keys, b"me:1~1.7", 1.0, 1.3, [(queued,)] * 3, keeps_place=True, ticket=7))

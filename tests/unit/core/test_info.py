@@ -1,4 +1,4 @@
-"""INFO of a server, and what relock concludes from it."""
+"""INFO of a server, and relock's conclusions from it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Looks at a lock, and when one is worth another: reading changes nothing, so it may be asked twice."""
+"""Looks at a lock, and the comparison of two: reading changes nothing, so a look may be repeated."""
 
 import pytest
 

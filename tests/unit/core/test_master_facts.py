@@ -36,7 +36,7 @@ REFUSED = redis.ResponseError("this user has no permissions to run the 'info' co
 
 
 def make(guard: float = 30.0, *, masters: int = 2) -> MasterFacts:
-    """One of several masters; at our time 10 its clock showed 110, as the client knows to the microsecond."""
+    """Return one of several masters; at our time 10 its clock showed 110, as the client knows to the microsecond."""
     facts = make_facts("abc"[:masters], ClientOptions(restart_guard=guard))[0]
     facts.see_incarnation(SERVER)
     facts.offset.see(100.0, 100.0, 10.0)
@@ -44,14 +44,14 @@ def make(guard: float = 30.0, *, masters: int = 2) -> MasterFacts:
 
 
 def step(facts: MasterFacts, ahead: float, now: float) -> int:
-    """The master's clock moves; returns what it shows then."""
+    """Let the master's clock step; return the time that it then shows."""
     shown_us = int((ahead + now) * 1e6)
     seconds = facts.offset.see(ahead, ahead, now)
     assert facts.stepped(seconds, shown_us) == [Stepped(seconds, shown_us)]
     return shown_us
 
 
-# Which server it is ---------------------------------------------------------------------------------------------------
+# The server's identity ------------------------------------------------------------------------------------------------
 
 
 def test_a_server_names_itself_and_is_news_once() -> None:
@@ -113,7 +113,7 @@ def test_a_replica_is_not_believed_to_be_the_master_any_more() -> None:
 
 
 def test_a_server_that_refuses_info_has_no_name_and_cannot_have_a_guard() -> None:
-    """Clients can't tell then whether that server made a grant of its scripts."""
+    """Clients then can't tell whether that server made a grant of its scripts."""
     facts = make(guard=0.0)
     incarnation, (problem, *others) = facts.introduce([REFUSED] * 3)
     assert (incarnation, others) == (NAMELESS, [Moved(), Seen()])
@@ -128,7 +128,7 @@ def test_a_server_that_refuses_info_has_no_name_and_cannot_have_a_guard() -> Non
 def test_a_problem_is_news_once_until_it_is_gone() -> None:
     facts, evicting = make(), [*INFO[:2], b"maxmemory_policy:allkeys-lru"]
     counts = [len(facts.introduce(said)[1]) for said in (evicting, evicting, INFO, evicting)]
-    assert counts == [2, 1, 1, 2], "each time it is seen which server it is"
+    assert counts == [2, 1, 1, 2], "each introduction also tells that the server was seen"
     assert "allkeys-lru" in facts.problems["eviction"]
 
 
@@ -147,7 +147,7 @@ def test_another_servers_samples_are_gone_before_its_name_is_known(monkeypatch: 
     assert facts.granted_at(110_000_000, OTHER, 10.0) == NEVER
 
 
-# Whether it answers ---------------------------------------------------------------------------------------------------
+# Its answers ----------------------------------------------------------------------------------------------------------
 
 
 def test_it_is_down_once_and_back_once() -> None:
@@ -183,13 +183,13 @@ def test_a_mistake_is_remembered_only_of_one_that_could_never_be_used() -> None:
     ("read_at", "told"), [(10.0, [30.0]), (35.0, [5.0]), (45.0, [])], ids=["at once", "late", "when the guard is over"]
 )
 def test_a_guard_ends_when_it_ends_though_the_refusal_is_read_late(read_at: float, told: list[float]) -> None:
-    """A reply that no call waited for stays on an idle connection until the next call reads it."""
+    """Replies that no call waited for stay on an idle connection until the next call reads them."""
     facts = make()
     news = facts.without_vote(110_000_000, 140_000_000, read_at)
     assert facts.vote_at == pytest.approx(40.0)
     assert [round(one.seconds, 3) for one in news if isinstance(one, WithoutVote)] == told
-    assert facts.without_vote(110_000_000, 140_000_000, read_at) == [], "it is the same guard"
-    assert facts.has_shown_marker, "it has shown its marker"
+    assert facts.without_vote(110_000_000, 140_000_000, read_at) == [], "the same guard is not told again"
+    assert facts.has_shown_marker, "the master has shown its marker"
 
 
 def test_a_guard_of_a_master_whose_clock_is_not_known_counts_from_the_reading() -> None:
@@ -200,7 +200,7 @@ def test_a_guard_of_a_master_whose_clock_is_not_known_counts_from_the_reading() 
 
 
 def test_a_larger_guard_is_told_of_once() -> None:
-    """Connections to several masters are opened side by side, and each finds it."""
+    """Connections to several masters are opened side by side, and each finds the guard."""
     first, second = make_facts("ab", ClientOptions(restart_guard=30.0))
     (problem,) = first.found_guard(60_000)
     assert isinstance(problem, Problem)
@@ -267,14 +267,14 @@ def test_a_step_that_is_told_when_another_server_is_there_makes_nothing_count_ea
 
 
 def test_of_a_clock_that_steps_all_the_time_the_last_steps_are_remembered() -> None:
-    """A janitor that can't ask the masters trusts none of them again, so it takes no step out."""
+    """A janitor that can't ask the masters trusts none of them again, so it removes no step."""
     facts = make()
     shown = [step(facts, 100.0 + number, 10.0 + number) for number in range(1, STEPS_MAX + 3)]
     assert list(facts._distrusted) == shown[2:]
 
 
 class LateSteps(dict[int, float]):
-    """Steps that count still. Right after the first look at all of them, another thread sees one more."""
+    """Steps that still count; right after the first look at all of them, another thread sees one more."""
 
     def copy(self) -> dict[int, float]:
         seen = dict(self)

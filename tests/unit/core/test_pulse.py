@@ -1,4 +1,4 @@
-"""A loop that does not answer stands still, and that is told once."""
+"""Loops that do not answer stand still, and that is told once."""
 
 from relock._core.pulse import Pulse
 
@@ -18,12 +18,12 @@ def test_it_is_asked_again_when_it_has_answered() -> None:
 
 def test_each_stall_is_told_once() -> None:
     pulse = Pulse(LIMIT)
-    assert not pulse.must_be_told(100.0, 3.0), "it was not asked"
+    assert not pulse.must_be_told(100.0, 3.0), "a loop that was not asked is not told of"
     pulse.ask(100.0)
     assert not pulse.must_be_told(102.9, 3.0)
     assert pulse.must_be_told(103.0, 3.0)
     assert not pulse.must_be_told(109.0, 3.0)
-    assert pulse.answer(), "it was told"
+    assert pulse.answer(), "the answer shows that the stall was told"
     pulse.ask(110.0)
     assert not pulse.answer()
     pulse.ask(111.0)

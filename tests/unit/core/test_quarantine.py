@@ -7,7 +7,7 @@ from relock._core.flows.quarantine import is_own_step, is_undecided
 
 
 def seen(steps: list[tuple[int, float]]) -> list[ClockStep]:
-    """Steps of these masters by so many seconds."""
+    """Return steps of these masters by so many seconds."""
     return [ClockStep(1.0, master, seconds, 0) for master, seconds in steps]
 
 

@@ -85,7 +85,7 @@ def test_the_drift_is_a_part_of_the_ttl_and_two_milliseconds() -> None:
 
 
 def said(*replies: Reply | Failure) -> list[Answer]:
-    """The answers of as many masters, each to one call."""
+    """Return the answers of as many masters, each to one call."""
     return [[reply] for reply in replies]
 
 
@@ -94,7 +94,7 @@ def test_a_grant_counts_while_its_lease_runs() -> None:
     assert judge(answers, MASTERS[:1], end=5.0, now=4.9) == Grant(100, 5.0, [5.0], True, answers)
     late = judge(answers, MASTERS[:1], end=5.0, now=5.0)
     assert isinstance(late, NoQuorum)
-    assert late.undecided, "what a master granted must be undone"
+    assert late.undecided, "the grant of a master must be undone"
 
 
 def test_the_token_is_the_largest_and_is_settled_only_where_a_quorum_gave_it() -> None:
@@ -140,9 +140,11 @@ def test_a_refusal_of_several_is_what_a_quorum_of_them_allows() -> None:
     free = [b"proposed", 10, 0, 0, b"", 79]
     endless = [b"proposed", 10, -1, 9, b"", 78]
     mixed = judge(said(free, free, endless, [*free[:3], 4, b"they:1", 80], free), MASTERS, 5.0, 1.0)
-    assert mixed == Refused("they:1", 0, 0.0, 80, undecided=False), "free on a quorum, at the head of it"
+    assert mixed == Refused("they:1", 0, 0.0, 80, undecided=False), (
+        "the lock is free on a quorum, with the waiter first"
+    )
     held = judge(said(free, free, endless, endless, endless), MASTERS, 5.0, 1.0)
-    assert held == Refused(None, 9, -1.0, 79, undecided=False), "held without an end on a quorum"
+    assert held == Refused(None, 9, -1.0, 79, undecided=False), "the lock is held without an end on a quorum"
 
 
 def test_a_minority_of_grants_or_silence_leaves_something_to_undo() -> None:
@@ -306,6 +308,6 @@ def test_no_waiter_gives_a_grant_back_whose_quorum_is_on_its_way_from_a_releaser
     delays: list[float],
 ) -> None:
     quorum = quorum_of(len(delays))
-    arrivals = sorted(2 * delay for delay in delays)  # to the master, and from there
+    arrivals = sorted(2 * delay for delay in delays)  # to the master, and back
     waits = gather_seconds([2 * delay for delay in delays], quorum, 0.0, 0.5)
     assert arrivals[quorum - 1] - arrivals[0] <= waits

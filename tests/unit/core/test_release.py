@@ -20,7 +20,7 @@ ENDED = Ending(is_lost=False, is_confirmed=True, is_awaited=False, is_left=False
 
 
 def hold(masters: int, *, healing_pending: bool = False) -> Hold:
-    """A hold that all of so many masters have granted."""
+    """Return a hold that all of so many masters have granted."""
     addresses = tuple("abcde"[:masters])
     options = ClientOptions(ttl=9.0)
     spec = LockSpec.of(lock_keys("lock", "a"), addresses, options.for_lock(), options)

@@ -1,4 +1,4 @@
-"""The way of calls through a Cluster: which node is asked, and where the calls go on to that it does not serve."""
+"""The way of calls through a Cluster: the nodes that are asked, and where calls go that a node does not serve."""
 
 from collections.abc import Sequence
 
@@ -45,7 +45,7 @@ def moved(node: FakeNode | None, *, asking: bool = False) -> Redirect:
 
 
 def shown(parts: Sequence[Part[FakeNode]]) -> list[tuple[str, list[str], bool]]:
-    """Return the only node of each part, its calls, and if it is told that it is about to get their slot."""
+    """Return the only node of each part, its calls, and whether it is told that it is about to get their slot."""
     return [(node.address, [call.keys.name for call in round_.calls], round_.asking) for ((node,), round_) in parts]
 
 
@@ -86,7 +86,7 @@ def test_a_node_that_is_about_to_get_the_slot_is_told_so() -> None:
     part.round.answered(0, (moved(B, asking=True),))
     (part,) = parts = way.parts(0.0)
     assert shown(parts) == [("b", ["at a"], True)]
-    assert not part.round.is_simple, "a word goes before the call"
+    assert not part.round.is_simple, "the call has a word before it"
 
 
 def test_a_call_is_sent_on_only_so_often() -> None:

@@ -1,4 +1,4 @@
-"""Facts that a socket has shown of its master, what scripts are told on it, and what unusual replies come to."""
+"""Facts that a socket has shown of its master, the words that scripts get on it, and the meaning of unusual replies."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ TIME = [b"110", b"0"]
 
 
 def make(*, guard: float = 30.0, is_one_of_several: bool = True) -> tuple[SocketFacts, MasterFacts]:
-    """A socket to a master whose clock showed 110 at our time 10, as the client knows to the microsecond."""
+    """Return a socket to a master whose clock showed 110 at our time 10, as the client knows to the microsecond."""
     options = ClientOptions(restart_guard=guard)
     facts = make_facts("ab" if is_one_of_several else "a", options)[0]
     facts.see_incarnation(SERVER)
@@ -62,7 +62,7 @@ def test_a_guard_of_others_that_this_client_cannot_keep_is_a_mistake() -> None:
         make(guard=0.0)[0].introduced(SERVER, TIME, [b"x"])
     shown, _ = make()
     shown.introduced(SERVER, TIME, [b"x"])
-    assert shown.guard_ms == 30_600, "the scripts begin the client's own"
+    assert shown.guard_ms == 30_600, "the scripts begin the client's own guard"
 
 
 def test_a_marker_without_a_guard_must_be_named_all_the_same_also_to_a_server_without_a_name() -> None:
@@ -79,11 +79,11 @@ def test_a_smaller_guard_of_others_changes_nothing() -> None:
     assert shown.guard_ms == 30_600
 
 
-# What scripts are told ------------------------------------------------------------------------------------------------
+# The scripts' words ---------------------------------------------------------------------------------------------------
 
 
 def named_guard(shown: SocketFacts) -> bytes:
-    """The guard that a request names, as it is packed."""
+    """Return the guard that a request names, as it is packed."""
     shown.identify()
     assert shown.identity.endswith(shown.identity_tail.removeprefix(b"\r\n"))
     return shown.identity_tail.split(b"\r\n")[-2]
@@ -95,16 +95,18 @@ def test_a_guard_is_named_below_0_until_a_quorum_is_judged_or_a_marker_was_seen(
         assert named_guard(shown) == named_guard(shown) == b"-30600"
         facts.has_shown_marker = is_marker
         facts.opened()
-        assert named_guard(shown) == (b"30600" if is_marker else b"-30600"), "one of two masters is no quorum"
+        assert named_guard(shown) == (b"30600" if is_marker else b"-30600"), (
+            "a guard is named below 0 with one of two masters and no marker"
+        )
         facts.peers[1].opened()
-        assert named_guard(shown) == b"30600", "on a connection from before as well"
+        assert named_guard(shown) == b"30600", "a quorum changes the name on older connections, too"
 
 
 def test_a_guard_that_others_have_is_named_as_theirs() -> None:
     shown, facts = make()
     facts.has_shown_marker = True
     assert named_guard(shown) == b"30600"
-    facts.guard_ms = 60_000  # as the session does where another master shows that
+    facts.guard_ms = 60_000  # as the session does when another master shows that guard
     assert named_guard(shown) == b"+60000"
 
 
@@ -134,7 +136,7 @@ def test_a_vote_without_a_guard_shows_no_marker() -> None:
 
 
 def look(shown: SocketFacts, *reply: Any, step: float = 0.0, sent_at: float = 10.0) -> Any:
-    """Return what a reply comes to, and the news."""
+    """Return the outcome of a reply, and the news."""
     return shown.look_into([*reply], step, sent_at, 10.0)
 
 
@@ -185,7 +187,7 @@ def test_what_was_asked_before_a_step_counts_for_nothing_but_an_extension_of_a_h
 
 def test_a_step_of_unknown_direction_is_news() -> None:
     shown, facts = make()
-    facts.offset.see(99.805, 99.815, 40.0)  # 30 s after the known sample, by which either may be right
+    facts.offset.see(99.805, 99.815, 40.0)  # 30 s after the known sample, which agrees with either
     facts.offset.see(100.12, 100.16, 40.02)
     assert facts.offset.is_in_doubt
     assert look(shown, b"absent", 140_140_000)[1] == [InDoubt()]

@@ -36,7 +36,7 @@ class Loop:
     is_open: bool = True
 
     def ask_for_sign_of_life(self) -> None:
-        """Answers nothing."""
+        """Answer nothing."""
 
 
 @define(eq=False)
@@ -58,7 +58,7 @@ def test_time_for_which_the_process_was_stopped_does_not_count() -> None:
     turns.woke(due=TOLD_AT + 1.0, now=TOLD_AT + 21.0)
     assert not turns.has_missed(Told(), TOLD_AT + 22.9)
     assert turns.has_missed(Told(), TOLD_AT + 23.0)
-    assert not turns.has_missed(Told(TOLD_AT + 11.0), TOLD_AT + 23.9), "it was told in the midst of that"
+    assert not turns.has_missed(Told(TOLD_AT + 11.0), TOLD_AT + 23.9), "the message came while the process was stopped"
     assert turns.has_missed(Told(TOLD_AT + 11.0), TOLD_AT + 24.0)
 
 
@@ -83,7 +83,7 @@ class Scene:
     """A client with a janitor that has no thread, and with one master, which tells nothing; the test moves the clock.
 
     Attributes:
-        sent: the name of each script that went out, and the waiters that it was for.
+        sent: the name of each script that went out, and its waiters.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Scene:
         return waiter
 
     def add_loop(self) -> Pulse:
-        """A loop that does not turn."""
+        """Return a loop that does not turn."""
         pulse = Pulse(FOREVER)
         self.foregrounds.add(Loop(pulse))
         return pulse
@@ -138,7 +138,7 @@ class Scene:
         return [tuple(replies[call.script.name] for call in ask.calls)]
 
     def play_until(self, moment: float) -> None:
-        """Let the janitor do what is due until then."""
+        """Let the janitor carry out the tasks that are due until then."""
         while True:
             due = self.janitor._next_moment()
             if due is None or due > moment:
@@ -214,7 +214,9 @@ def test_a_waiter_comes_back_with_its_ticket_when_it_looks_and_only_once(scene: 
         assert waiter.missed == turn
         scene.play_until(scene.now + 2 * HEARTBEAT_SECONDS)
         since = scene.sent[scene.sent.index(("looks", ())) :]
-        assert (("heartbeat", (1,)) in since) == (turn == 1), "after the second time it asks for another ticket first"
+        assert (("heartbeat", (1,)) in since) == (turn == 1), (
+            "after the second miss the waiter first asks for another ticket"
+        )
         scene.sent = [one for one in scene.sent if one[0] == "leave"]
 
 
@@ -237,7 +239,7 @@ def test_a_waiter_that_has_no_ticket_yet_leaves_as_well(scene: Scene) -> None:
 
 
 def test_all_waiters_of_a_silent_loop_leave_the_last_ones_first_and_come_back_when_it_turns(scene: Scene) -> None:
-    """Scripts that give up one place would otherwise tell the next of them."""
+    """A script that gives up one place would otherwise tell the next of these waiters."""
     pulse = scene.add_loop()
     for number in (1, 2, 3):
         scene.add(number, pulse)
@@ -249,7 +251,7 @@ def test_all_waiters_of_a_silent_loop_leave_the_last_ones_first_and_come_back_wh
     assert not thread.has_left
     scene.play_until(scene.now + 2 * HEARTBEAT_SECONDS)
     assert scene.last() == ("heartbeat", (4,))
-    assert pulse.answer(), "it is told that something was done, and has heartbeats sent"
+    assert pulse.answer(), "the loop is told of the lost places, and asks for heartbeats"
     scene.janitor.beat_now()
     scene.play_until(scene.now)
     assert scene.last() == ("heartbeat", (1, 2, 3, 4))
@@ -276,12 +278,12 @@ def test_a_task_whose_loop_hears_late_has_missed_its_turn(scene: Scene) -> None:
     assert waiter.missed == 1
     waiter.wake(0)
     waiter.woke()
-    assert waiter.missed == 1, "it is not late this time"
+    assert waiter.missed == 1, "the loop is not late this time"
 
 
 @pytest.mark.parametrize(("begins", "missed"), [(TOLD_AT + 0.1, 1), (TOLD_AT + 1.0, 0), (NEVER, 0)])
 def test_a_grant_that_a_loop_hears_late_was_told_when_it_was_made(scene: Scene, begins: float, missed: int) -> None:
-    """The question may have come long after that."""
+    """The question to the loop may have come long after the grant."""
     pulse = scene.add_loop()
     waiter = scene.add(1, pulse)
     scene.now += 2.0
@@ -311,14 +313,14 @@ def test_a_turn_that_a_loop_hears_of_master_by_master_is_missed_once(
     scene.now += TURN_SECONDS
     tell(waiter)
     waiter.woke()
-    assert waiter.missed == 2, "its loop has stood still for another turn"
+    assert waiter.missed == 2, "the loop has stood still for another turn"
 
 
 def test_a_process_that_was_stopped_gives_its_waiters_a_chance_to_look(scene: Scene) -> None:
     waiter = scene.add(1)
     scene.play_until(TOLD_AT)
     waiter.wake(0)
-    scene.now += 20.0  # the janitor sleeps for longer than it was to
+    scene.now += 20.0  # longer than the janitor was to sleep
     scene.janitor._incoming.put(None)
     scene.janitor._places.woke(TOLD_AT + HEARTBEAT_SECONDS, scene.now)
     scene.janitor._act_on_due(scene.now)

@@ -33,7 +33,7 @@ from relock._scripts import Call
 TTL = 9.0
 NODE_TIMEOUT = 1.0
 DRIFT_FACTOR = 0.01
-TINY = 1e-6  # what floating point may cost; seconds
+TINY = 1e-6  # of floating point; seconds
 OPTIONS = ClientOptions(ttl=TTL, node_timeout=NODE_TIMEOUT, drift_factor=DRIFT_FACTOR)
 MASTERS = st.sampled_from([1, 2, 3, 4, 5])
 
@@ -77,7 +77,7 @@ ROUNDS = st.lists(st.tuples(st.floats(0.01, 4.0), st.floats(0.0, 1.0), st.lists(
 def test_partial_renewals_move_the_deadline_to_the_qth_largest_of_the_latest_ends(
     masters: int, rounds: list[tuple[float, float, list[str]]]
 ) -> None:
-    """Deadlines after partial renewals are the q-th largest of what each master last said, and are never passed."""
+    """Deadlines after partial renewals are the q-th largest of the masters' latest ends, and are never passed."""
     spec = spec_of(masters)
     granted: list[Answer] = [[[b"granted", 0, 7]]] * masters
     first = spec.validity
@@ -100,7 +100,7 @@ def test_partial_renewals_move_the_deadline_to_the_qth_largest_of_the_latest_end
         assert one.remaining(now) == max(0.0, one.deadline - now)
         assert confirmed == (in_time and words[:masters].count("extended") >= one.quorum)
         if now >= was:
-            assert one.deadline <= was, "what is over is never revived"
+            assert one.deadline <= was, "an ended hold is never revived"
             break
 
 
@@ -124,7 +124,7 @@ MIXES = st.sampled_from([1, 3, 5]).flatmap(lambda n: st.lists(ANSWERS, min_size=
 
 
 def kinds_of(answers: list[Any]) -> set[str]:
-    """The outcomes that an attempt can still have, whatever the masters say that have not answered."""
+    """Return the outcomes that an attempt can still have, whatever the missing answers are."""
     awaited = sum(answer is AWAITED for answer in answers)
     kinds = set()
     for said in itertools.product([GRANTED, REFUSED, NO_VOTE, SILENT], repeat=awaited):
@@ -143,7 +143,7 @@ def test_an_attempt_is_certain_only_when_no_master_can_change_its_outcome(answer
 
 @given(MIXES)
 def test_an_attempt_is_certain_as_soon_as_no_master_can_change_its_outcome(answers: list[Any]) -> None:
-    """An attempt ends when its outcome is certain; only an error waits, so that it names those that failed."""
+    """Attempts end when their outcome is certain; only an error waits, so that it names the masters that failed."""
     if AWAITED in answers and kinds_of(answers) in ({"Granted"}, {"Refused"}):
         assert is_attempt_certain([[answer] for answer in answers])
 
@@ -181,7 +181,7 @@ class VirtualMaster:
         return self.owner == owner and self.ms(now) < self.until_ms
 
     def free_from(self) -> float:
-        """The earliest moment, on the client's clock, at which it could vote for another owner."""
+        """Return the earliest moment, on the client's clock, at which the master could vote for another owner."""
         lease_end = (self.until_ms / 1000 - self.ahead) / self.rate if self.owner else NEVER
         return max(lease_end, self.no_vote_until)
 
@@ -216,7 +216,7 @@ class World:
     """A driver over virtual masters: each message arrives at its time, which may be much later."""
 
     masters: list[VirtualMaster]
-    trips: Callable[[], tuple[float, float]]  # how long a request takes, and its reply; infinity: it is lost
+    trips: Callable[[], tuple[float, float]]  # of a request, and of its reply; infinity: it is lost
     now: float = 0.0
     _coming: list[tuple[float, int, Callable[[], None]]] = field(factory=list)
     _order: Any = field(factory=itertools.count)
@@ -265,7 +265,7 @@ class World:
         return answers
 
     def free_for_another(self) -> float:
-        """The moment from which a quorum could vote for another owner, if no client renews anything any more."""
+        """Return the moment from which a quorum could vote for another owner, if no client renews any more."""
         moments = sorted(master.free_from() for master in self.masters)
         return moments[quorum_of(len(moments)) - 1]
 
@@ -279,7 +279,7 @@ STEPS = st.sampled_from(["renew", "renew", "wait", "longer", "forget"])
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_hold_never_counts_for_longer_than_a_quorum_keeps_it(masters: int, data: st.DataObject) -> None:
-    """Holds exclude others until the moment that `remaining` names, whatever is slow, lost, late or forgotten."""
+    """Holds exclude others until the moment that `remaining` names, even if messages are slow, lost or late."""
     spec = spec_of(masters)
     quick = st.floats(0.0, 0.1)
 

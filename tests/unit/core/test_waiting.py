@@ -1,4 +1,4 @@
-"""The wait loop, driven by hand over virtual time: one master, whose answers the test has written down."""
+"""The wait loop, driven by hand over virtual time: one master, which gives the answers of the test."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,24 +33,24 @@ LATE = [b"void", 0]  # the request came too late, and its answer took 0.3 s
 
 
 def _ticket(call: Call) -> int:
-    """The ticket with which an enqueue asks for a place."""
+    """Return the ticket with which an enqueue asks for a place."""
     return int(unpack_arguments(call.own)[4])
 
 
 @define
 class Driver:
-    """Answers each effect from a list of answers; time passes only while a flow sleeps or a master is silent."""
+    """Driver that answers each effect from a list; time passes only while a flow sleeps or a master is silent."""
 
     answers: list[Any]
     listens: bool = True
     woken: Callable[[Park], float] = lambda _: float("inf")  # seconds after which a park is woken
-    grants: Callable[["Driver"], Sequence[Handed]] = lambda _: ()  # that the end of a park brings
+    grants: Callable[["Driver"], Sequence[Handed]] = lambda _: ()  # that come at the end of a park
     now: float = 1000.0
     effects: list[Effect] = Factory(list)
     owners: list[bytes] = Factory(lambda: [b"me:1"])
     is_crowded: Callable[[], bool] = bool
     late: float = 0.0  # seconds by which a sleep ends late
-    stops: bool = False  # its process is stopped for half a minute when the last answer is due
+    stops: bool = False  # for half a minute, when the last answer is due
     missed: Callable[[bytes], int] = lambda _: 0
 
     def clock(self) -> float:
@@ -173,9 +173,9 @@ def test_a_place_that_could_not_be_given_up_is_given_up_in_the_background() -> N
     [
         (NO_TIME, 0.0, True),
         ([b"void", 0], 0.0, True),  # the request came too late
-        (UNANSWERED, 0.0, False),  # it had the whole node timeout
-        (UNANSWERED, 0.5, True),  # it had half of it, so nobody knows
-        (UNANSWERED, 1.5, True),  # it was not asked at all
+        (UNANSWERED, 0.0, False),  # after the whole node timeout
+        (UNANSWERED, 0.5, True),  # after half of it, so the outcome is unknown
+        (UNANSWERED, 1.5, True),  # without asking
         (DOWN, 0.5, False),
         (BROKEN, 0.5, False),
         (NO_VOTE, 0.5, False),
@@ -198,7 +198,7 @@ def test_a_look_whose_first_request_came_too_late_has_less_time_for_its_second()
 
 @pytest.mark.parametrize(("last", "is_refused"), [(SILENT, True), (BROKEN, True), (FORBIDDEN, False)], ids=str)
 def test_a_process_that_was_stopped_in_its_last_look_has_been_refused(last: Failure, *, is_refused: bool) -> None:
-    """The masters may have answered long ago, and closed its connections meanwhile: that says nothing of them."""
+    """The masters may have answered long ago, and closed the connections meanwhile: that shows no failure of theirs."""
     driver = Driver([HELD, QUEUED, last], woken=lambda _: 1.0, stops=True)
     assert isinstance(driver.run(until=1003.0), Refused if is_refused else NoQuorum)
 
@@ -213,7 +213,7 @@ def test_who_wakes_at_the_end_in_a_crowd_does_not_look_again() -> None:
     assert isinstance(driver.run(until=1003.0), Refused)
     assert driver.scripts() == ["acquire", "enqueue"]
     (undo,) = [effect for effect in driver.effects if isinstance(effect, Undo)]
-    assert undo.until == driver.now == 1003.0, "nothing is under way, so once is enough"
+    assert undo.until == driver.now == 1003.0, "one undo is enough, because no request is under way"
 
 
 def test_a_crowd_keeps_nobody_from_looking_while_there_is_time() -> None:
@@ -239,8 +239,8 @@ def test_patience_ends_a_wait_that_no_quorum_answers() -> None:
     outcome = driver.run(patience=4.0)
     assert outcome == NoQuorum((DOWN,), 0, None, away=True)
     assert 1004.0 <= driver.now < 1004.1
-    assert len(driver.scripts()) < 20, "with a back-off"
-    assert not driver.undone(), "nothing was ever sent"
+    assert len(driver.scripts()) < 20, "the looks have a back-off"
+    assert not driver.undone(), "no request was ever sent"
 
 
 def test_without_patience_one_failure_is_enough() -> None:
@@ -283,7 +283,7 @@ def test_a_vote_that_is_long_in_coming_is_looked_for_now_and_then() -> None:
 
 @pytest.mark.parametrize(("first", "is_repeated"), [(SILENT, True), (HELD, False)])
 def test_a_lone_master_may_grant_twice_what_was_asked_for_twice(first: Any, is_repeated: bool) -> None:
-    """The first request may arrive after the release of the hold: then nobody would know of the hold that it gets."""
+    """The first request may arrive after the release of the hold: no client would then know the hold that it makes."""
     driver = Driver([first, GRANTED] if is_repeated else [first, QUEUED, GRANTED], woken=lambda _: 0.01)
     grant = driver.run()
     assert isinstance(grant, Grant)
@@ -294,7 +294,7 @@ def test_a_silent_master_leaves_an_undo() -> None:
     driver = Driver([SILENT])
     driver.run(until=1000.0)
     assert driver.undone()
-    assert driver.scripts() == ["acquire"], "no second request that it would be silent to"
+    assert driver.scripts() == ["acquire"], "a silent master gets no second request"
 
 
 def test_silence_that_was_followed_by_a_refusal_is_undone_all_the_same() -> None:
@@ -330,7 +330,7 @@ def test_what_a_releaser_gave_is_taken_at_once_and_nothing_more_is_asked(lease: 
     assert isinstance(grant, Grant)
     begins = 1001.0 - 0.25
     assert (grant.token, grant.begins, grant.is_short) == (200, begins, is_short)
-    assert grant.end == begins + lease - (0.01 * lease + 0.002), "from the grant and not from the arrival"
+    assert grant.end == begins + lease - (0.01 * lease + 0.002), "the lease counts from the grant, not from its arrival"
     assert driver.scripts() == ["acquire", "enqueue"]
     assert driver.owners == [b"me:1", b"me:1~ab.7"]
 
@@ -351,7 +351,7 @@ def test_what_a_releaser_gave_is_given_back_when_its_message_was_too_late_or_its
 
 
 def test_a_grant_that_was_given_back_is_never_taken() -> None:
-    """Every park brings its message again, and it would now seem to come in time."""
+    """Every park brings its message again, which would now seem to come in time."""
     driver = Driver([HELD, QUEUED, [b"released", 0], QUEUED, GRANTED], woken=lambda _: 1.0)
     driver.grants = lambda self: [handed(self.now - (3.0 if len(self.parks()) == 1 else 0.0))]
     grant = driver.run()
@@ -361,7 +361,7 @@ def test_a_grant_that_was_given_back_is_never_taken() -> None:
 
 
 def test_a_give_back_without_an_answer_is_no_reason_to_end_what_the_waiter_got_afterwards() -> None:
-    """Holds on a lone master both have the waiter's name, so what ends the one ends the other."""
+    """Holds on a lone master both have the waiter's name, so the end of one ends the other."""
     driver = Driver([HELD, QUEUED, BROKEN, GRANTED], woken=lambda _: 1.0, grants=lambda self: [handed(self.now - 3.0)])
     assert isinstance(driver.run(), Grant)
     assert driver.owners == [b"me:1"]
@@ -372,11 +372,11 @@ def test_a_grant_that_is_never_heard_of_is_given_back_after_a_second_look() -> N
     driver = Driver([HELD, OURS, OURS, [b"released", 0], GRANTED])
     assert isinstance(driver.run(), Grant)
     assert driver.scripts() == ["acquire", "enqueue", "enqueue", "give_back", "enqueue"]
-    assert driver.now < 1000.0 + 0.2, "its message is waited for, but not for long"
+    assert driver.now < 1000.0 + 0.2, "the wait for the message is short"
 
 
 def test_a_request_that_may_still_arrive_is_undone_once_a_releaser_has_given_the_lock() -> None:
-    """Requests could queue the waiter again, which no longer waits, or even get it a second hold."""
+    """Requests could queue a waiter that no longer waits, or even get it a second hold."""
     driver = Driver([HELD, SILENT, QUEUED], woken=lambda _: 0.01, listens=True)
     driver.grants = lambda self: [handed(self.now, lease=3.0)] if len(self.parks()) > 1 else ()
     assert isinstance(driver.run(), Grant)

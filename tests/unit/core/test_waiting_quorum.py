@@ -1,4 +1,4 @@
-"""The wait loop over three masters, driven by hand: tickets, names, and what a failed attempt must give back."""
+"""The wait loop over three masters, driven by hand: tickets, names, and the undoing of a failed attempt."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,10 +48,10 @@ class Driver:
     pause: float = 1.0
     answer_late: bool = False
     grants: Sequence[Handed] = ()
-    ahead_us: int = 0  # what lies just above the masters' clocks, as far as is known
+    ahead_us: int = 0  # of a ticket that lies just above the masters' clocks, as far as is known
     hears: bool = True  # its subscriptions are confirmed
-    missed: int = 0  # turns
-    fence: float = 0.0  # seconds that it takes to write a token
+    missed: int = 0  # of turns
+    fence: float = 0.0  # of writing a token
 
     def run(self, until: float = float("inf")) -> Any:
         clock, jitter = (lambda: self.now), (lambda: 1.0)
@@ -78,11 +78,11 @@ class Driver:
                 self.given[-1][-1][0] = queued(7)
             return self.grants
         if not self.hears:
-            self.now += self.pause  # it has waited for that in vain
+            self.now += self.pause  # the driver has waited in vain
         return (isinstance(effect, Listen) and self.hears) or None
 
     def asked(self) -> list[str]:
-        """The script of each `Ask`, and its owner."""
+        """Return the script of each `Ask`, and its owner."""
         calls = [effect.calls[0] for effect in self.effects if isinstance(effect, Ask)]
         return [f"{call.script.name} {call.own.split()[1].decode()}" for call in calls]
 
@@ -107,12 +107,12 @@ def test_a_ticket_is_the_largest_proposal_and_is_written_before_anybody_sleeps_o
 @pytest.mark.parametrize("third", [queued(T), DOWN, VOID, [b"no_vote", 0, 1000]], ids=str)
 def test_a_ticket_that_a_quorum_has_written_needs_no_second_round(third: Any) -> None:
     driver = Driver([[HELD] * 3, [queued(T), queued(T), third], [GRANTED] * 3], ahead_us=T - TICKET_AHEAD_US)
-    if third is VOID:  # it is asked again, with what its clock shows by now
+    if third is VOID:  # a repeated request, with the time of its clock by now
         driver.answers.insert(2, [queued(T)] * 3)
     assert isinstance(driver.run(), Grant)
     kinds = [type(effect).__name__ for effect in driver.effects]
     assert kinds == ["Ask", "Listen", *["Ask"] * (1 + (third is VOID)), "Park", "Ask"]
-    assert set(driver.asked()[1:]) == {f"enqueue me:1~1.{T}"}, "what is granted names the ticket"
+    assert set(driver.asked()[1:]) == {f"enqueue me:1~1.{T}"}, "the name of each granted attempt has the ticket"
     assert driver.parks()[0].ticket == T
 
 
@@ -124,7 +124,7 @@ def test_a_ticket_that_a_quorum_has_written_needs_no_second_round(third: Any) ->
         ([queued(T), queued(T), proposed(T)], T),
         ([queued(T + 3), queued(T + 3), proposed(T - 7)], T + 3),
         ([queued(T), proposed(T), DOWN], T),
-        ([queued(T + 1)] * 3, T + 1),  # a master that has answered to nobody may have written T
+        ([queued(T + 1)] * 3, T + 1),  # a master that has answered no request may have written T
     ],
 )
 def test_a_ticket_that_no_quorum_has_written_alone_is_written_before_anybody_sleeps_on_it(
@@ -140,7 +140,7 @@ def test_a_ticket_that_no_quorum_has_written_alone_is_written_before_anybody_sle
 
 
 def test_a_waiter_that_has_missed_two_turns_asks_for_another_ticket() -> None:
-    """Under a new name: what the attempts before may be granted yet names the ticket that it has lost."""
+    """The waiter asks under a new name, because a late grant of an earlier attempt names the lost ticket."""
     answers = [[HELD] * 3, [queued(T)] * 3, [queued(T + 9)] * 3, [GRANTED] * 3]
     driver = Driver(answers, ahead_us=T - TICKET_AHEAD_US, missed=2)
     assert isinstance(driver.run(), Grant)
@@ -178,7 +178,7 @@ def test_a_place_that_was_given_up_with_a_grant_is_written_again() -> None:
     assert isinstance(driver.run(), Grant)
     names = [f"enqueue me:1~1.{T}", f"give_back me:1~1.{T}", *[f"enqueue me:1~2.{T}"] * 2]
     assert driver.asked()[1:] == names
-    assert len(driver.parks()) == 1, "before it sleeps"
+    assert len(driver.parks()) == 1, "the waiter asks before it sleeps"
 
 
 def test_a_place_that_a_silent_master_may_yet_write_is_undone_after_the_hold_is_had() -> None:
@@ -201,11 +201,11 @@ def test_a_minority_of_grants_is_given_back_at_once_and_the_next_attempt_has_a_n
     assert isinstance(driver.run(), Grant)
     assert driver.asked() == ["acquire me:1", "give_back me:1", "enqueue me:1~1"]
     assert driver.owners == [b"me:1", b"me:1~1"]
-    assert driver.undone() == [], "every master has confirmed it"
+    assert driver.undone() == [], "every master has confirmed the undo"
 
 
 def test_what_could_not_be_given_back_at_once_is_undone_later() -> None:
-    """The connection to the master that granted it has just gone, so nothing could be sent there."""
+    """The connection to the master that granted has just gone, so nothing could be sent there."""
     driver = Driver([[GRANTED, HELD, HELD], [DOWN, DONE, DONE], [GRANTED] * 3])
     assert isinstance(driver.run(), Grant)
     assert driver.undone() == [b"me:1"]
@@ -261,7 +261,7 @@ def test_what_the_second_request_is_granted_late_is_undone_though_the_first_came
 
 
 def test_a_waiter_that_its_own_earlier_attempt_keeps_out_looks_again_soon() -> None:
-    """Undos of that attempt wake those before its waiter, and so never the waiter itself."""
+    """Undos of that attempt wake waiters before its own, and so never the waiter itself."""
     mine = [b"queued", 0, 5_000, 0, b"me:1", 7]
     driver = Driver([[HELD] * 3, [proposed(7)] * 3, [queued(7)] * 3, [mine] * 3, [GRANTED] * 3])
     assert isinstance(driver.run(), Grant)
@@ -271,7 +271,7 @@ def test_a_waiter_that_its_own_earlier_attempt_keeps_out_looks_again_soon() -> N
 
 
 def test_what_was_granted_is_given_back_where_its_token_reaches_no_quorum() -> None:
-    """No caller may use that token. No failure here says that anything was sent, so only the grants must be undone."""
+    """No caller may use that token. No failure shows that a request was sent, so only the grants must be undone."""
     ahead = [b"granted", 60_000_000, 60_000_000]
     driver = Driver([[ahead, GRANTED, DOWN], [[b"fenced", 0], DOWN, DOWN], [DONE, DOWN, DOWN]])
     assert isinstance(driver.run(until=1000.0), NoQuorum)
@@ -298,7 +298,7 @@ def test_what_a_slow_master_may_have_granted_is_looked_at_later_and_the_place_st
     undo = next(effect for effect in driver.effects if isinstance(effect, Undo))
     assert undo.owner == b"me:1"
     assert undo.keeps_place
-    assert undo.answers is driver.given[0], "the list that goes on being filled"
+    assert undo.answers is driver.given[0], "the undo has the list to which late answers are added"
 
 
 def test_what_broken_connections_may_still_bring_is_undone_after_it_was_given_back() -> None:
@@ -327,7 +327,7 @@ def test_a_served_waiter_is_taken_out_of_the_queue_that_a_late_request_may_put_i
     ids=["before", "perhaps after", "never"],
 )
 def test_a_place_that_a_slow_master_may_give_after_the_wait_is_taken_back(answer: Any, is_left: bool) -> None:
-    """The request is on its way still, and the one that ends the wait may overtake it on another connection."""
+    """The request is still on its way, and the one that ends the wait may overtake it on another connection."""
     ended = [[b"absent", 42]] * 3
     answers: list[list[Any]] = [[HELD] * 3, [proposed(7)] * 3, [queued(7), queued(7), AWAITED], [queued(7)] * 3, ended]
     driver = Driver(answers, pause=0.002)
@@ -360,7 +360,7 @@ def test_one_master_that_never_answers_rules_out_no_quorum() -> None:
 
 @pytest.mark.parametrize("other", [DOWN, VOID], ids=["away", "too late"])
 def test_nobody_waits_for_a_vote_while_another_master_may_be_back_sooner(other: Any) -> None:
-    """The client asks that one again soon: no message tells when it is back, and the vote may be an hour away."""
+    """The client asks the other master again soon: no message tells its return, and the vote may be an hour away."""
     no_vote = [b"no_vote", 0, 3_600_000_000]
     driver = Driver([[no_vote, HELD, other]] * 3 + [[no_vote, GRANTED, GRANTED]] * 3, pause=0.0)
     assert isinstance(driver.run(), Grant)
@@ -391,14 +391,14 @@ def test_a_hold_that_a_releaser_gave_on_a_quorum_is_taken_with_the_largest_token
     assert isinstance(grant, Grant)
     assert (grant.token, grant.settled) == (101, False)
     assert grant.lease_ends == [1003.75 - 0.032, float("-inf"), 1003.5 - 0.032]
-    assert grant.end == 1003.5 - 0.032, "valid until fewer than a quorum keep it"
-    assert may_be_granted([grant.answers[1]]), "the third may have given it, too"
+    assert grant.end == 1003.5 - 0.032, "the hold is valid until fewer than a quorum keep it"
+    assert may_be_granted([grant.answers[1]]), "the third master may have granted it, too"
     assert grant.is_short
     assert driver.owners[-1] == b"me:1~ab.9"
 
 
 def test_a_grant_of_which_nobody_knows_when_it_was_made_changes_nothing_but_the_token() -> None:
-    """Clocks of such a master may have stepped. The others make the hold, and their grants say when it begins."""
+    """Clocks of such a master may have stepped. The others make the hold, and their grants date its beginning."""
     never = float("-inf")
     grants = [handed(0, 1000.75, 100), handed(1, never, 102), handed(2, 1000.5, 101)]
     driver = Driver([*WAITING, [EXTENDED] * 3], grants=grants)
@@ -408,7 +408,7 @@ def test_a_grant_of_which_nobody_knows_when_it_was_made_changes_nothing_but_the_
     assert grant.lease_ends[1] == never
     hold = Hold(SPEC, driver.owners[-1], Owner(1, None, None), grant, 1)
     hold.drop_absent([[b"absent", 0], SILENT, SILENT])
-    assert hold.lease_ends == [never, never, grant.lease_ends[2]], "it never counts as a grant that was asked for"
+    assert hold.lease_ends == [never, never, grant.lease_ends[2]], "such a grant never counts as one that was asked for"
 
 
 def test_what_a_minority_gave_is_given_back_with_the_waiters_place() -> None:
@@ -416,7 +416,7 @@ def test_what_a_minority_gave_is_given_back_with_the_waiters_place() -> None:
     assert isinstance(driver.run(), Grant)
     assert driver.asked()[3:] == ["give_back me:1~ab.9", "enqueue me:1~2.9"]
     give_back = [effect for effect in driver.effects if isinstance(effect, Ask)][3]
-    assert b"\r\n9\r\n" in give_back.calls[0].own, "its ticket"
+    assert b"\r\n9\r\n" in give_back.calls[0].own, "the give-back names the ticket"
     assert driver.undone() == [b"me:1~ab.9"]
 
 
@@ -440,7 +440,7 @@ def test_a_token_that_another_may_fall_below_is_written_first(fenced: int, is_ta
 
 
 def test_a_token_that_a_quorum_knows_is_waited_for_no_longer() -> None:
-    """A third master that hangs costs nothing."""
+    """A third master that hangs costs no time."""
     ahead, fenced = [b"granted", 60_000_000, 60_000_000], [b"fenced", 0]
     driver = Driver([[ahead, GRANTED, AWAITED], [fenced, fenced, AWAITED]])
     assert isinstance(driver.run(), Grant)
@@ -491,6 +491,6 @@ def test_a_wait_ends_on_time_whatever_a_releaser_gave_it_at_last() -> None:
     silent = [SILENT] * 3
     driver = Slow([*WAITING, silent, silent, silent, silent], grants=gifts, pause=1.0)
     until = 1000.0 + 3 * 0.9 * SPEC.node_timeout + driver.pause
-    assert isinstance(driver.run(until=until), Refused), "as it was when they were heard last"
+    assert isinstance(driver.run(until=until), Refused), "the last known answer of the masters counts"
     assert driver.now <= until + SPEC.node_timeout
     assert {b"me:1~ab.9", b"me:1~cd.9"} <= set(driver.undone())

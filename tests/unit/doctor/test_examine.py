@@ -1,4 +1,4 @@
-"""Doctor: what it tries, and what it finds only by comparing several masters."""
+"""Doctor: its trials, and its findings that only the comparison of several masters shows."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ def test_servers_that_do_not_say_who_they_are_are_told_apart_by_their_addresses(
 def test_clocks_that_agree() -> None:
     clocks = found(seen(1, clock_offset=(0.0, 0.001)), seen(2, clock_offset=(-0.001, 0.002)), seen(3))["clocks"]
     assert clocks.verdict is Verdict.OK
-    assert "0.0020 s" in clocks.says  # not more than that, whatever the delays were
+    assert "0.0020 s" in clocks.says  # no larger figure, whatever the delays were
 
 
 def test_clocks_that_differ() -> None:

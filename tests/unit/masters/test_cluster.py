@@ -1,4 +1,4 @@
-"""Clusters in `nodes`, and how relock reads what their nodes say; no cluster is needed."""
+"""Clusters in `nodes`, and relock's reading of their nodes' answers; no cluster is needed."""
 
 from typing import Any, cast
 
@@ -75,7 +75,7 @@ def test_a_cluster_has_no_guard() -> None:
     [
         ("MOVED 3999 127.0.0.1:6381", Redirection(3999, "127.0.0.1", 6381, False)),
         ("ASK 3999 ::1:6381", Redirection(3999, "::1", 6381, True)),
-        ("MOVED 0 :6381", Redirection(0, "", 6381, False)),  # the host is that of the node that says so
+        ("MOVED 0 :6381", Redirection(0, "", 6381, False)),  # the host of the node that answers
         ("TRYAGAIN Multiple keys request during rehashing of slot", None),
         ("ERR no MOVED 1 a:2", None),
     ],
@@ -125,7 +125,7 @@ def test_what_a_node_refuses_to_do_it_has_not_done(error: redis_errors.ResponseE
 
 
 class OddNode:
-    """A node that says of its cluster what no real node says."""
+    """A node that answers about its cluster as no real node does."""
 
     address = "redis://odd:7000/0"
 
@@ -162,7 +162,7 @@ def test_what_no_node_says_is_an_error_of_its_connection(reply: Any) -> None:
 
 
 def test_news_of_a_node_are_summed_up_and_passed_on_where_they_concern_a_session() -> None:
-    """A step may have ended any hold early, so it is the cluster's; which server a node is concerns nobody."""
+    """A step may have ended any hold early, so it is the cluster's; the identity of a node's server is no news."""
     listener, (node,) = NewsListener(), parse_nodes("redis+cluster://a:1")
     cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, listener)
     shard = cluster.shard_at("b", 2)

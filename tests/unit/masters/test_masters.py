@@ -1,4 +1,4 @@
-"""A master's connections: what their replies count, when they are given up, and how they are opened."""
+"""A master's connections: the effect of their replies, their end, and their opening."""
 
 import sys
 from collections import deque
@@ -42,7 +42,7 @@ class Line:
 
 
 class FakeNode:
-    """Leads nowhere."""
+    """A node without a server."""
 
     address, client_name = "a", "me"
 
@@ -55,7 +55,7 @@ class FakeNode:
 
 
 def make(node: FakeNode | None = None, listener: MasterListener | None = None) -> Master:
-    """One of several masters; at our time 10 its clock showed 110, as the client knows to the microsecond."""
+    """Return one of several masters; at our time 10 its clock showed 110, as the client knows to the microsecond."""
     options = ClientOptions(restart_guard=30.0)
     facts, _ = make_facts(["a", "b"], options)
     node = node or FakeNode()
@@ -66,12 +66,12 @@ def make(node: FakeNode | None = None, listener: MasterListener | None = None) -
 
 
 def see_server(master: Master, incarnation: bytes) -> None:
-    """A new socket leads there."""
+    """Note that a new socket leads to that server."""
     master.act(master.facts.see_incarnation(incarnation))
 
 
 class Interrupted(NewsListener):
-    """A signal interrupts it when it begins to act on news, once."""
+    """Listener that a signal interrupts once, when it begins to act on news."""
 
     strikes = 0
 
@@ -116,7 +116,7 @@ class SlowLine:
         return self.now
 
     def connect(self) -> None:
-        """Takes no time."""
+        """Take no time."""
 
     def pack_commands(self, _commands: object) -> list[bytes]:
         return []
@@ -146,16 +146,16 @@ def test_a_server_that_is_asked_for_its_name_has_a_node_timeout_for_all_replies(
 def test_a_connection_that_another_thread_closes_while_it_is_introduced_is_not_opened_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A look of redis-py whether there is something to read would open it."""
+    """A look of redis-py for unread bytes would open the connection."""
     line = SlowLine(0.0)
     monkeypatch.setattr(line, "_sock", None, raising=False)
-    monkeypatch.setattr(line, "can_read", lambda _timeout: pytest.fail("it was opened again"))
+    monkeypatch.setattr(line, "can_read", lambda _timeout: pytest.fail("a closed connection was opened again"))
     with pytest.raises(redis.ConnectionError, match="closed"):
         Connection(make().pool, cast("RawConnection", line)).open()
 
 
 class FakeChannel:
-    """Keeps what a client sends."""
+    """Channel that keeps the bytes a client sends."""
 
     def __init__(self) -> None:
         self.sent = b""
@@ -178,7 +178,7 @@ def test_what_is_sent_while_another_thread_finds_another_server_there_is_void() 
 
 
 def test_a_grant_counts_for_nothing_as_soon_as_another_thread_has_seen_a_step() -> None:
-    """Even before that thread reports it. Else the hold would be lost with the step, though others granted it, too."""
+    """Grants are void even before that thread reports the step; else the hold would be lost with the step."""
     master = make()
     connection = Connection(master.pool, cast("RawConnection", None))
     connection.shown.incarnation = SERVER
@@ -189,7 +189,7 @@ def test_a_grant_counts_for_nothing_as_soon_as_another_thread_has_seen_a_step() 
 
 
 def connected(master: Master, incarnation: bytes) -> Connection:
-    """A connection to `incarnation`, opened when that was the master."""
+    """Return a connection that was opened to `incarnation`, when that was the master."""
     connection = Connection(master.pool, cast("RawConnection", Line()))
     cast("Line", connection.raw).is_open = True
     connection.shown.incarnation = incarnation
@@ -201,7 +201,7 @@ def is_open(connection: Connection) -> bool:
 
 
 def test_sockets_to_the_server_that_was_the_master_are_given_up() -> None:
-    """Idle ones at once, and the others when they are given back."""
+    """Unused sockets end at once, the others when they are given back."""
     listener = NewsListener()
     master = make(listener=listener)
     idle, used, new = connected(master, SERVER), connected(master, SERVER), connected(master, OTHER)
@@ -225,14 +225,14 @@ def test_what_the_server_says_that_was_the_master_counts_for_nothing(status: byt
     script = load("release" if status == b"released" else "acquire")
     failure = connection._judge(reply, script, 10.0, 10.1)
     assert isinstance(failure, Failure)
-    assert failure.sent, "it may have done what it was asked"
+    assert failure.sent, "the server may have carried the request out"
     assert connection.shown.is_retired
     assert master.facts.offset.low == NEVER
 
 
 @pytest.mark.parametrize("words", ["READONLY You can't write", "ERR Error running script: -READONLY You can't write"])
 def test_a_replica_is_not_believed_to_be_the_master_any_more(words: str) -> None:
-    """Redis 6.2 puts more words before it. Each idle connection to it would meet the same, and cost a call."""
+    """Redis 6.2 puts more words before READONLY. Each idle connection would get the same error, and cost a call."""
     listener = NewsListener()
     master = make(listener=listener)
     connection, idle = connected(master, SERVER), connected(master, SERVER)
@@ -240,7 +240,7 @@ def test_a_replica_is_not_believed_to_be_the_master_any_more(words: str) -> None
     connection._judge(redis.ResponseError(words), load("acquire"), 10.0, 10.1)
     assert (connection.shown.is_retired, is_open(idle), listener.news.count(Moved())) == (True, False, 2)
     connection._judge(redis.ResponseError(words), load("acquire"), 10.0, 10.1)
-    assert listener.news.count(Moved()) == 2, "that is known by now"
+    assert listener.news.count(Moved()) == 2, "a known fact is told once"
 
 
 def test_a_replica_that_is_found_at_the_address_gives_no_socket_to_the_master_up() -> None:
@@ -254,7 +254,7 @@ def test_a_replica_that_is_found_at_the_address_gives_no_socket_to_the_master_up
 
 
 def packed_us(connection: Connection, until: float) -> int:
-    """The not-after time of a request."""
+    """Return the not-after time of a request."""
     return int(connection._own_arguments(load("count"), until).split(b"\r\n")[1])
 
 
@@ -264,8 +264,10 @@ def test_a_not_after_time_is_packed_for_the_requests_of_a_moment() -> None:
     first, spare = facts.offset.not_after_us(20.0), NOT_AFTER_PART * master.node_timeout
     assert [packed_us(connection, 20.0 + later) for later in (0.0, spare / 2, spare)] == [first] * 3
     late = 20.0 + 1.01 * spare
-    assert packed_us(connection, late) == facts.offset.not_after_us(late) > first, "a request has most of its time"
-    assert packed_us(connection, 20.0) == first, "nor is it too late for one that has less time"
+    assert packed_us(connection, late) == facts.offset.not_after_us(late) > first, (
+        "a packed request keeps most of its time"
+    )
+    assert packed_us(connection, 20.0) == first, "a request with less time gets no later not-after time"
 
 
 @pytest.mark.parametrize("bounds", [(100.05, 100.06), (105.0, 105.0), (95.0, 95.0)], ids=["tighter", "ahead", "back"])
@@ -276,11 +278,11 @@ def test_a_not_after_time_is_that_of_the_bounds_that_are_known(bounds: tuple[flo
     facts.offset.see(*bounds, 15.0)
     assert packed_us(connection, 20.0) == facts.offset.not_after_us(20.0) != before
     facts.see_incarnation(OTHER)
-    assert packed_us(connection, 20.0) == 0, "nothing is known of another server's clock"
+    assert packed_us(connection, 20.0) == 0, "the clock of another server is unknown"
 
 
 def test_a_request_names_the_guard_that_is_known_by_then() -> None:
-    """Requests name it also on an old connection: a quorum was reached since, or another master has a larger one."""
+    """Requests name it even on an old connection: a quorum was reached since, or another master has a larger guard."""
     master = make()
     connection, facts = connected(master, SERVER), master.facts
 
@@ -289,13 +291,13 @@ def test_a_request_names_the_guard_that_is_known_by_then() -> None:
 
     assert named() == named() == b"-30600"
     connection._credit([b"granted", 110_000_000, 1], facts.offset, 10.0, 10.0)
-    assert named() == b"30600", "a vote shows a marker"
+    assert named() == b"30600", "a vote shows that there is a marker"
     facts.peers[1].found_guard(60_000)
     assert named() == b"+60000"
 
 
 def see(connection: Connection, low: float, high: float, now: float) -> Any:
-    """Reads a reply, by which the master's clock is ahead of ours by `low` to `high` (s)."""
+    """Read a reply, by which the master's clock is ahead of ours by `low` to `high` (s)."""
     return connection._judge([b"absent", round((now + low) * 1e6)], load("extend"), now + low - high, now)
 
 
@@ -305,7 +307,7 @@ def test_a_reply_that_shows_nothing_new_changes_nothing_for_a_moment() -> None:
     see(connection, 99.9, 100.1, 10.0 + LOOK_SECONDS / 2)
     assert offset.seen_at == 10.0
     see(connection, 99.9, 100.1, 10.0 + LOOK_SECONDS * 2)
-    assert offset.seen_at == 10.0 + LOOK_SECONDS * 2, "the bounds have widened by then"
+    assert offset.seen_at == 10.0 + LOOK_SECONDS * 2, "the next look renews the bounds, which have widened"
     assert (offset.low, offset.high) == pytest.approx((100.0, 100.0), abs=0.001)
 
 
@@ -321,7 +323,7 @@ def test_a_step_of_unknown_direction_is_looked_into_at_once() -> None:
     listener = NewsListener()
     master = make(listener=listener)
     connection = connected(master, SERVER)
-    absent = [b"absent", 139_805_000]  # 30 s after the known sample, by which either may be right
+    absent = [b"absent", 139_805_000]  # 30 s after the known sample, which agrees with either
     assert connection._judge(absent, load("extend"), 40.0, 40.01) == absent
     granted = [b"granted", 140_140_000, 140_140_000]
     assert isinstance(connection._judge(granted, load("acquire"), 39.98, 40.02), Failure)
@@ -421,7 +423,7 @@ def test_a_connection_is_not_overdue_with_what_it_was_sent_while_its_late_replie
 
 
 def test_a_script_that_was_not_known_is_not_sent_behind_a_later_request() -> None:
-    """Requests behind may be the release of what the script would take, which would then stay for good."""
+    """Requests behind may be the release of a hold that the script would create, which would then stay."""
     connection = Connection(make().pool, cast("RawConnection", None))
     connection.shown.incarnation = SERVER
     channel = connection.channel = cast("Any", LateChannel())
@@ -432,7 +434,7 @@ def test_a_script_that_was_not_known_is_not_sent_behind_a_later_request() -> Non
     unknown = redis.exceptions.NoScriptError("NOSCRIPT No matching script.")
     channel.replies, channel.sent = [unknown, unknown], b""
     connection.receive()
-    assert channel.sent.count(b"EVAL\r\n") == 1, "only the last one is sent again"
+    assert channel.sent.count(b"EVAL\r\n") == 1, "only the last script is sent again"
     channel.replies = [[b"left", 110_000_000]]
     connection.receive()
     (overtaken,), (left,) = (one.answers[0] for one in rounds)
@@ -443,11 +445,11 @@ def test_a_script_that_was_not_known_is_not_sent_behind_a_later_request() -> Non
     for _ in range(2):
         connection.in_flight.clear()
         connection.request(rounds[0])
-    assert channel.sent.count(b"EVAL\r\n") == 2, "the next request brings what the master did not know, once"
+    assert channel.sent.count(b"EVAL\r\n") == 2, "the next request brings the unknown script, once"
 
 
 class Sleep(deque[Any]):
-    """Sleep of a reconnector, which only what comes meanwhile ends."""
+    """Sleep of a reconnector, which only a message meanwhile ends."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         super().__init__()
@@ -455,9 +457,9 @@ class Sleep(deque[Any]):
         self.put = self.append
 
     def get(self, timeout: float | None) -> Any:
-        assert timeout is None, "nothing is known to be wrong yet"
+        assert timeout is None, "the sleep has no limit while no failure is known"
         self.meanwhile()
-        assert self, "it sleeps for ever"
+        assert self, "a message must end the sleep"
         return self.popleft()
 
     def empty(self) -> bool:
@@ -485,9 +487,9 @@ def test_a_master_is_tried_again_though_the_thread_that_found_it_down_was_interr
     monkeypatch.setattr(master, "open_ahead", lambda: tried.append(True))
     reconnector.step()
     assert tried == [True]
-    assert sleep.empty(), "those who ask meanwhile wake it once"
+    assert sleep.empty(), "several requests wake the reconnector once"
     master.open_later(None, is_call=True)
-    assert sleep.empty(), "while it is down, it is tried at intervals"
+    assert sleep.empty(), "a master that is down is tried at intervals"
 
 
 def _interrupt() -> None:
@@ -508,7 +510,7 @@ def test_a_connection_that_is_opened_while_the_client_is_closed_is_closed(monkey
         master.probe()
     assert [line.is_open for line in node.lines] == [False]
     master.failed(caught.value, sent=False)
-    assert master.facts.down is None, "nothing is wrong with it"
+    assert master.facts.down is None, "a closed client does not call the master down"
 
 
 def test_connections_that_are_opened_meanwhile_do_not_keep_the_others_from_being_closed(

@@ -32,13 +32,13 @@ from relock._runtime.masters.pool import Pool as RealPool
 from relock._runtime.net.node import Node
 from relock._runtime.wait_queue import Entry
 
-TIME = 1.0  # seconds that a call has
+TIME = 1.0  # for one call
 ANSWER: Answer = ([b"done"],)
 CALL = leave_call(lock_keys("lock", "a"), b"me:1")
 
 
 class Desk(Machine):
-    """One thread: while it sleeps, the clock goes on, and the actions that the test has set happen."""
+    """Machine of one thread: while it sleeps, the clock goes on, and the test's actions happen."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -49,7 +49,7 @@ class Desk(Machine):
 
 
 class Wakes(deque[Any]):
-    """A `queue.SimpleQueue`."""
+    """Messages as in a `queue.SimpleQueue`."""
 
     def __init__(self, desk: Desk) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Nowhere:
 
 
 class PromptReconnector(Reconnector):
-    """Opens at once what a real one opens in the background; if it is `late`, only when the test tells it to."""
+    """Reconnector that opens at once what a real one opens in the background; if it is `late`, only by the test."""
 
     late = False
 
@@ -117,7 +117,7 @@ class PromptReconnector(Reconnector):
 
 @pytest.fixture(autouse=True)
 def _without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection is open at once, and answers before it is asked twice."""
+    """Replace connections by some that are open at once, and answer before they are asked twice."""
 
     def request(connection: Connection, round_: Round) -> None:
         assert cast("FakeConnection", connection.raw).is_open
@@ -157,7 +157,7 @@ class Pool:
         return self.fan_out.ask(Ask((CALL,), self.desk.now + TIME), strict=True, is_call=is_call)
 
     def take(self, count: int, master: int = 0) -> list[Connection]:
-        """Takes so many connections to a master, as calls of other threads do."""
+        """Take so many connections to a master, as calls of other threads do."""
         taken = []
         for _ in range(count):
             connection = self.masters[master].pool.check_out(self.desk.now) or self.masters[master].pool.open_for_call()
@@ -171,7 +171,7 @@ class Pool:
             connection.pool.give_back(connection, self.desk.now)
 
 
-# What nobody needs ----------------------------------------------------------------------------------------------------
+# Connections that no call needs ---------------------------------------------------------------------------------------
 
 
 def test_what_a_burst_has_opened_is_closed_when_nobody_has_needed_it_for_half_a_minute() -> None:
@@ -181,14 +181,14 @@ def test_what_a_burst_has_opened_is_closed_when_nobody_has_needed_it_for_half_a_
         assert pool.nodes[0].open == 64
         pool.desk.now += 1.0
         pool.end(pool.take(3))
-    assert pool.nodes[0].open == 3, "so many were in use at once since then"
+    assert pool.nodes[0].open == 3, "as many stay as were in use at once since then"
 
 
 def test_the_last_connection_is_kept_for_rare_calls() -> None:
     pool = Pool(64)
     pool.end(pool.take(2))
     pool.desk.now += UNUSED_SECONDS
-    assert pool.master.pool.sweep(pool.desk.now) == float("inf"), "there is nothing to look after"
+    assert pool.master.pool.sweep(pool.desk.now) == float("inf"), "no unused connection is left"
     assert (pool.nodes[0].open, pool.master.pool.connections) == (1, 1)
 
 
@@ -200,7 +200,7 @@ def test_the_sweeper_of_connections_is_told_when() -> None:
     pool.desk.now += 5.0
     second = pool.take(1)
     assert pool.listener.moments == [pool.desk.now + UNUSED_SECONDS]
-    assert pool.master.pool.sweep(pool.desk.now) == pool.desk.now + UNUSED_SECONDS, "both are in use"
+    assert pool.master.pool.sweep(pool.desk.now) == pool.desk.now + UNUSED_SECONDS, "connections in use stay"
     pool.end(first)
     pool.desk.now += 1.0
     pool.end(second)
@@ -218,7 +218,7 @@ def test_what_was_used_a_moment_ago_stays() -> None:
     assert pool.nodes[0].open == 2
 
 
-# How many there may be ------------------------------------------------------------------------------------------------
+# The bound ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_call_that_finds_none_free_waits_until_one_is_given_back() -> None:
@@ -226,7 +226,7 @@ def test_a_call_that_finds_none_free_waits_until_one_is_given_back() -> None:
     taken = pool.take(2)
     pool.desk.meanwhile = lambda: pool.end(taken)
     assert pool.ask() == [ANSWER]
-    assert pool.desk.sleeps == 1, "it is woken"
+    assert pool.desk.sleeps == 1, "the call is woken"
     assert pool.desk.now == 100.0
     assert len(pool.nodes[0].raws) == 2
     assert not pool.master.pool.line.waiting
@@ -242,10 +242,10 @@ def test_calls_that_come_at_once_have_no_more_opened_than_there_may_be() -> None
     for _ in range(5):
         reconnector.step()
     assert (pool.nodes[0].open, pool.master.pool.idle_connections) == (2, 2)
-    assert [reports.get_nowait() for _ in range(5)] == [(pool.master, None)] * 5, "nobody waits for it in vain"
+    assert [reports.get_nowait() for _ in range(5)] == [(pool.master, None)] * 5, "no call waits for a report in vain"
     pool.master.open_later(reports, is_call=False)
     reconnector.step()
-    assert pool.nodes[0].open == 3, "what is no call waits for none"
+    assert pool.nodes[0].open == 3, "a background task waits for no call"
 
 
 def test_a_call_waits_no_longer_than_it_has_time() -> None:
@@ -263,7 +263,7 @@ def test_a_call_waits_no_longer_than_it_has_time() -> None:
 
 
 def test_a_call_that_has_some_connections_when_its_time_is_over_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The masters might do what it sent then, though it says that it has sent nothing."""
+    """The masters might carry out the call's request, though its failure says that none was sent."""
     pool = Pool(1, masters=3)
     pool.ask()
     taken = pool.take(1, master=1) + pool.take(1, master=2)
@@ -281,7 +281,7 @@ def test_a_call_that_has_some_connections_when_its_time_is_over_asks_nobody(monk
 
 
 def test_a_connection_that_breaks_makes_room_for_another_one() -> None:
-    """No call gives it back, so none wakes the next waiter."""
+    """No call gives the connection back, so none wakes the next waiter."""
     pool = Pool(1)
     (connection,) = pool.take(1)
     pool.desk.meanwhile = connection.close
@@ -306,14 +306,14 @@ def test_one_that_an_interrupted_call_has_left_makes_room_though_somebody_keeps_
 
 
 def test_what_is_no_call_has_its_own_beside_them() -> None:
-    """Calls don't get that connection, and it is closed when nothing needs it."""
+    """Calls don't get that connection, and it is closed when no background task needs it."""
     pool = Pool(2)
     taken = pool.take(2)
     assert pool.ask(is_call=False) == [ANSWER]
     assert pool.desk.sleeps == 0
     assert pool.nodes[0].open == 3
     assert pool.ask(is_call=False) == [ANSWER]
-    assert pool.nodes[0].open == 3, "it is used again"
+    assert pool.nodes[0].open == 3, "the connection is used again"
     assert isinstance(pool.ask()[0][0], Failure)
     pool.end(taken)
     assert pool.ask(is_call=False) == [ANSWER]
@@ -411,7 +411,7 @@ def test_nor_does_it_keep_a_call_that_must_connect_to_that_quorum_first() -> Non
 def test_what_failed_before_a_master_was_asked_says_nothing_of_what_it_has_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One attempt to connect may fail, and another one succeed: then the master may have done what it was sent."""
+    """One attempt to connect may fail, and another one succeed: then the master may have carried out the request."""
     pool = Pool(1)
     get_quorum = FanOut._get_quorum
     seen: list[Any] = []
@@ -439,7 +439,7 @@ def test_no_quorum_is_waited_for_as_long_as_there_is_time() -> None:
 
 
 def test_a_server_that_is_no_master_ends_a_call_until_it_can_not_be_reached_any_more() -> None:
-    """Then it is down, as any other: nobody can tell what is there now."""
+    """Then it is down, like any other: what is at its address now is unknown."""
     pool = Pool(1, masters=3)
     pool.ask()
     third = pool.masters[2]
@@ -462,7 +462,7 @@ def test_a_server_that_is_no_master_ends_a_call_until_it_can_not_be_reached_any_
 def test_an_idle_connection_that_ends_says_something_of_the_master_only_where_it_owes_a_reply(
     owes: bool, is_drain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reply may have come before the end, and nobody has read either."""
+    """The reply may have come before the end, and neither has been read."""
 
     def drain(connection: Connection) -> None:
         if not owes:
@@ -495,7 +495,7 @@ def interrupted(pool: Pool, raise_at: int) -> bool:
 
 
 def crowded(masters: int) -> Iterator[tuple[Pool, list[Connection]]]:
-    """Pools whose only connections are in use, and are given back while the call waits."""
+    """Yield pools whose only connections are in use, and are given back while the call waits."""
     while True:
         pool = Pool(1, masters)
         pool.ask()
@@ -508,13 +508,11 @@ def crowded(masters: int) -> Iterator[tuple[Pool, list[Connection]]]:
 def test_an_interrupt_at_any_instruction_of_a_wait_loses_no_connection_and_no_place(masters: int) -> None:
     for number, (pool, taken) in enumerate(crowded(masters), 1):
         is_struck = interrupted(pool, number)
-        pool.end(taken)  # if it came before the wait, or when they were given back
+        pool.end(taken)  # if the interrupt came before the wait, or when they were given back
         assert not any(master.pool.is_in_use for master in pool.masters), f"after {number}"
-        assert pool.ask().count(ANSWER) >= pool.fan_out._panel.quorum, (
-            "where one was lost, another one is opened meanwhile"
-        )
+        assert pool.ask().count(ANSWER) >= pool.fan_out._panel.quorum, "a lost connection is replaced meanwhile"
         assert pool.ask() == [ANSWER] * masters
-        assert pool.desk.now == 100.0, "nobody waits"
+        assert pool.desk.now == 100.0, "no call has waited"
         assert [master.pool.connections for master in pool.masters] == [1] * masters
         if not is_struck:
             break

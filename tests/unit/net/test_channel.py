@@ -54,7 +54,7 @@ def channel(ends: tuple[socket.socket, socket.socket]) -> Channel:
 
 
 def error_of(call: Callable[[], Any]) -> Exception:
-    """Return what `call` raises; give up if it hangs."""
+    """Return the exception that `call` raises; give up if it hangs."""
     errors: list[Exception] = []
 
     def run() -> None:
@@ -66,13 +66,13 @@ def error_of(call: Callable[[], Any]) -> Exception:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(20)
-    assert errors, "it hangs"
+    assert errors, "the call does not hang"
     return errors[0]
 
 
 def test_a_server_that_says_nothing_is_not_waited_for_any_longer(channel: Channel) -> None:
     error = error_of(channel.receive)
-    assert isinstance(error, redis_errors.TimeoutError)  # after it the hub asks the server whether it is still there
+    assert isinstance(error, redis_errors.TimeoutError)  # the hub then asks the server for a sign of life
     assert "it did not answer in time" in failure_of("m", error, sent=True).why
 
 
@@ -111,7 +111,7 @@ def test_a_list_of_more_items_than_any_reply_has_is_refused_before_it_is_made(da
 
 @pytest.mark.parametrize("name", [LONG, b"\r\n" + LONG, b"x*99999999", b"\n" + LONG + LONG])
 def test_a_name_that_looks_like_a_long_list_is_a_name(name: bytes) -> None:
-    """Names come from users, or from their users, who may know what the protocol looks like."""
+    """Names come from users of a service, too, who may know the protocol."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = SocketChannel(cast("RawConnection", SimpleNamespace()), ours, TIMEOUT_SECONDS)

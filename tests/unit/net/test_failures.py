@@ -1,4 +1,4 @@
-"""Words of a server's error, and what they mean for an attempt."""
+"""Words of a server's error, and their meaning for an attempt."""
 
 import errno
 import os
@@ -169,7 +169,7 @@ def test_no_scheme_is_doubted_where_it_has_worked_or_says_nothing_of_tls() -> No
 
 
 def test_a_missing_password_is_asked_for_where_the_command_line_takes_it() -> None:
-    """The command line refuses one in its URLs."""
+    """The command line refuses passwords in its URLs."""
     for text in ("Authentication required.", "NOAUTH Authentication required."):
         assert "RELOCK_PASSWORD" in failure_of("m", redis.AuthenticationError(text), sent=False).why
 

@@ -1,4 +1,4 @@
-"""gevent and eventlet in the place of threads: said at the first use, before anything waits."""
+"""gevent and eventlet in the place of threads: an error tells of them at the first use, before any wait."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def test_greenlets_that_came_after_the_import_are_an_error_at_the_first_use(
 def test_no_thread_is_started_that_would_be_a_greenlet(patcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(green, "_OURS", (object, object))
     with pytest.raises(RuntimeError, match=patcher):
-        THREADS.start(lambda: pytest.fail("it was started"), "relock-test")
+        THREADS.start(lambda: pytest.fail("a thread was started"), "relock-test")
 
 
 def test_greenlets_that_came_before_the_import_are_a_warning(patcher: str) -> None:

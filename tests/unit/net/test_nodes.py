@@ -244,7 +244,7 @@ def test_a_client_of_replicas_is_refused() -> None:
     assert caught.value.option == "nodes"
 
 
-# valkey-py, and what only looks like a server -------------------------------------------------------------------------
+# valkey-py, and objects that only look like servers -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ class _Own(redis.asyncio.Connection):
 
 
 class _Later(CredentialProvider):
-    """Gives credentials to tasks alone."""
+    """Provider of credentials for tasks alone."""
 
     async def get_credentials_async(self) -> tuple[str, str]:
         return "me", SECRET
@@ -400,7 +400,7 @@ def test_what_a_client_of_valkey_py_does_to_connect_is_done() -> None:
     assert calls == ["it"]
 
 
-valkeys: Any = valkey.sentinel.Sentinel  # which has no types either
+valkeys: Any = valkey.sentinel.Sentinel  # has no types either
 
 
 @pytest.mark.parametrize("is_tls", [False, True])

@@ -1,4 +1,4 @@
-"""The parser that takes bytes as they come: whatever is cut where, the replies are those that hiredis finds."""
+"""The parser that takes bytes as they come: wherever they are cut, the replies are those that hiredis finds."""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ from relock._runtime.live_set import LiveSet
 
 
 class One:
-    """Object that may be referred to."""
+    """Object to which references can be counted."""
 
 
 def test_it_keeps_nothing_alive() -> None:
@@ -21,7 +21,7 @@ def test_it_keeps_nothing_alive() -> None:
 
 
 def test_a_look_at_all_misses_none_while_others_come_and_go() -> None:
-    """One dies, and another one comes, at each step: the set has as many as before."""
+    """One object dies, and another one comes, at each step: the set has as many as before."""
     live, kept, dying = LiveSet[One](), [One() for _ in range(50)], [One() for _ in range(50)]
     for one in [*kept, *dying]:
         live.add(one)

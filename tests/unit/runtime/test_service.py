@@ -1,4 +1,4 @@
-"""Background threads: what happens when one can't start, and when its step fails again and again."""
+"""Background threads: one that can't start, and one whose step fails again and again."""
 
 import logging
 import sys
@@ -18,13 +18,13 @@ LOGGER = "relock._runtime.service"
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """The log above DEBUG. It waits for the log's thread, which may still run from an earlier test."""
+    """Return the log above DEBUG, after its thread, which may still run from an earlier test, has told all records."""
     THREADS.log.settle(20)
     return [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 class Counting(Service):
-    """A service whose step counts, and raises what it is told to."""
+    """Service whose step counts, and raises the test's error."""
 
     name = "relock-counting"
 
@@ -40,7 +40,7 @@ class Counting(Service):
 
 @pytest.fixture
 def run() -> Iterator[Callable[[Exception], Counting]]:
-    """Starts services that are stopped with the test."""
+    """Start services that are stopped with the test."""
     made: list[Counting] = []
 
     def start(error: Exception) -> Counting:
@@ -62,7 +62,7 @@ def test_a_step_that_fails_at_once_again_and_again_keeps_no_core_busy(
     begin = time.monotonic()
     service = run(error)
     time.sleep(0.5)
-    until(lambda: service.steps, within=20, what="it has begun")
+    until(lambda: service.steps, within=20, what="the service has begun")
     assert service.steps <= 8 * (time.monotonic() - begin) / 0.5
 
 
@@ -76,7 +76,7 @@ def test_that_the_client_is_closed_is_no_failure(
 
 @pytest.fixture
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No thread can start, as in a process or a container that may have no more of them."""
+    """Let no thread start, as in a process or a container at its limit."""
 
     def start(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -1,4 +1,4 @@
-"""The queue of callers that wait: the first has its turn, none misses a token, and an interrupt blocks nobody."""
+"""The queue of callers that wait: the first has its turn, none misses a token, and an interrupt blocks no other."""
 
 import threading
 from queue import SimpleQueue
@@ -33,7 +33,7 @@ def queue() -> WaitQueue:
 
 
 def join(queue: WaitQueue, until: float = LONG) -> Entry:
-    """Have a caller join the queue."""
+    """Let a caller join the queue."""
     entry = Entry(SimpleQueue(), until=until)
     queue.join(entry)
     return entry
@@ -61,7 +61,7 @@ def test_the_first_that_came_is_woken_first(queue: WaitQueue) -> None:
     assert tokens(first, second) == [1, 0]
     queue.leave(first)
     assert queue.first() is second
-    assert tokens(second) == [1], "it is its turn, and it is told"
+    assert tokens(second) == [1], "the second caller is told that it has its turn"
 
 
 def test_a_caller_that_leaves_from_the_middle_has_no_turn(queue: WaitQueue) -> None:
@@ -71,7 +71,7 @@ def test_a_caller_that_leaves_from_the_middle_has_no_turn(queue: WaitQueue) -> N
     queue.leave(first)
     assert queue.first() is third
     queue.leave(third)
-    assert not queue.waiting, "nothing is left of those that have gone"
+    assert not queue.waiting, "no entry is left of callers that have gone"
 
 
 def test_several_that_leave_at_once_wake_none_of_each_other(queue: WaitQueue) -> None:
@@ -88,12 +88,12 @@ def test_to_leave_again_does_no_harm(queue: WaitQueue) -> None:
 
 
 def test_a_caller_that_died_or_whose_time_is_over_is_passed_over(queue: WaitQueue) -> None:
-    """An interrupt may have kept it from leaving, and its exception may keep the entry alive."""
+    """Interrupts may have kept a caller from leaving, and their exception may keep the entry alive."""
     dead, late, last = join(queue, 20.0), join(queue, 15.0), join(queue, 20.0)
     del dead
     assert queue.first(14.0) is late
     assert queue.first(16.0) is last
-    assert len(queue.waiting) == 1, "first removes those before the one that it finds"
+    assert len(queue.waiting) == 1, "`first` removes the entries before the one that it finds"
 
 
 def test_a_caller_that_has_yet_to_look_gets_no_second_token(queue: WaitQueue) -> None:
@@ -122,7 +122,7 @@ def test_a_condition_that_holds_needs_no_token(queue: WaitQueue, platform: Clock
 def test_a_condition_that_does_not_hold_in_time_is_reported(queue: WaitQueue, platform: Clock) -> None:
     platform.now = 5.0
     assert not queue.wait_for(lambda: False, 5.0, platform)
-    assert not queue.waiting, "nothing is left of it"
+    assert not queue.waiting, "no entry is left"
 
 
 def test_every_thread_that_waits_looks_again(queue: WaitQueue, platform: Clock) -> None:
@@ -163,7 +163,7 @@ def test_a_change_between_the_look_and_the_wait_is_not_missed(queue: WaitQueue, 
 
 
 def test_an_interrupt_at_any_instruction_keeps_nobody_from_waking_the_others(platform: Clock) -> None:
-    """Interrupts come also at instructions of the standard library: a signal handler may raise there, too."""
+    """Interrupts come also at instructions of the standard library, where a signal handler may raise, too."""
     for raise_at in range(1, INSTRUCTIONS_MAX):
         platform.now, queue = 0.0, WaitQueue()
         before, exception = join(queue), _strike(queue, platform, raise_at)
@@ -194,7 +194,7 @@ def test_the_entry_of_an_interrupted_wait_collects_no_tokens_though_somebody_kee
             queue.wake_all()
         left += len(list(queue))
         assert all(count <= 1 for count in tokens(*queue))
-    assert left, "one was struck where it leaves"
+    assert left, "one interrupt struck a caller that was leaving"
 
 
 def _strike(queue: WaitQueue, platform: Clock, raise_at: int) -> Interrupt | None:

@@ -1,6 +1,6 @@
 """The gates of an ``owner=``: one caller at a time, in the order in which they came.
 
-Whoever is inside may come in again.
+The caller inside may come in again.
 """
 
 import itertools
@@ -25,7 +25,7 @@ def gates() -> Gates:
 
 
 def come(gates: Gates, who: str) -> CallRecord:
-    """Comes in at once."""
+    """Come in at once."""
     record = CallRecord()
     assert gates.try_enter(record, KEY, who)
     return record
@@ -42,7 +42,7 @@ class Waiting:
         assert not self.is_in()
 
     def is_in(self) -> bool:
-        """Looks whether it is its turn."""
+        """Return whether the caller has its turn, and take it."""
         try:
             next(self._waiting)
         except StopIteration as end:
@@ -50,7 +50,7 @@ class Waiting:
         return False
 
     def give_up(self) -> None:
-        """An exception leaves the wait."""
+        """Leave the wait by an exception."""
         self._waiting.close()
 
 
@@ -67,11 +67,11 @@ def test_the_first_in_line_comes_in_first_and_is_woken_for_it(gates: Gates) -> N
 
 
 def test_whoever_is_inside_comes_in_again_though_others_are_in_line(gates: Gates) -> None:
-    """A signal handler runs in the thread that it has interrupted: it would wait for itself for ever."""
+    """Signal handlers run in the thread that they have interrupted, which would wait for itself without end."""
     outer, second = come(gates, FIRST), Waiting(gates, SECOND)
     inner = come(gates, FIRST)
     gates.leave(inner)
-    assert not second.is_in(), "the outer call is inside still"
+    assert not second.is_in(), "the outer call is still inside"
     gates.leave(outer)
     assert second.is_in()
 
@@ -91,7 +91,7 @@ def test_to_leave_again_does_no_harm(gates: Gates) -> None:
     assert second.is_in()
     inside.gate = admission  # as after an interrupt between leaving and forgetting
     gates.leave(inside)
-    assert not gates.try_enter(CallRecord(), KEY, THIRD), "the second one is inside"
+    assert not gates.try_enter(CallRecord(), KEY, THIRD), "the second caller is inside"
 
 
 def test_a_gate_is_there_while_somebody_is_at_it(gates: Gates) -> None:
@@ -107,7 +107,7 @@ def test_a_gate_is_there_while_somebody_is_at_it(gates: Gates) -> None:
 def test_the_last_in_line_that_gives_up_takes_the_gate_away(gates: Gates) -> None:
     inside, second = come(gates, FIRST), Waiting(gates, SECOND)
     gates.leave(inside)
-    assert gates._gates, "the second one has not noticed yet"
+    assert gates._gates, "the gate stays while the second caller is in line"
     second.give_up()
     assert not gates._gates
 
@@ -118,7 +118,7 @@ def test_who_comes_to_a_gate_that_is_being_removed_goes_to_the_next_one(gates: G
     old = gates._gates.pop(KEY)
     another = come(gates, THIRD)
     gates.leave(inside)
-    assert not second.is_in(), "another one is inside the new gate"
+    assert not second.is_in(), "another caller is inside the new gate"
     gates.leave(another)
     assert second.is_in()
     assert gates._gates[KEY] is not old

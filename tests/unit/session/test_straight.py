@@ -1,4 +1,4 @@
-"""The usual case goes the short way; whatever a master says, that has the same outcome as the general way.
+"""The usual case goes the short way; whatever a master replies, that has the same outcome as the general way.
 
 Each case plays a call in three ways, on a lone master with made-up replies: as it is; in the general way, as for
 several masters; and so that a parser reads every reply. The outcome, all that the client knows afterwards, and every
@@ -36,7 +36,7 @@ hiredis: Any = pytest.importorskip("hiredis", reason="without it, every reply go
 Deed = Callable[[Lock], Any]
 STRAIGHT, FANNED_OUT, PARSED = WAYS = "straight", "fanned out", "parsed"
 NAMES = {load(name).sha.encode(): name for name in script_names()}
-AHEAD_SECONDS = 1_700_000_000.0  # how far the master's clock is ahead of ours
+AHEAD_SECONDS = 1_700_000_000.0  # of the master's clock, ahead of ours
 TRIP_SECONDS = 0.001
 PATIENCE_SECONDS = 20.0  # of a caller that waits
 REPLICATION = b"role:master\r\nmaster_replid:repl\r\n"
@@ -48,13 +48,13 @@ class Silence:
 
 @define
 class Scene:
-    """A master that says what the test tells it to, and moves the clock itself.
+    """A master that replies as the test tells it to, and moves the clock itself.
 
     Attributes:
-        said: what it says to the next requests: bytes, a function that makes them, several of them, an error, silence.
+        said: the replies to the next requests: bytes, a function that makes them, several of them, an error, silence.
         sent: every request since the connection was opened.
-        published: what it publishes, one message whenever the client sleeps.
-        run_id: which server a new connection finds.
+        published: the messages, of which one comes whenever the client sleeps.
+        run_id: the identity of the server that a new connection finds.
     """
 
     said: list[Any] = Factory(list)
@@ -70,32 +70,32 @@ class Scene:
     subscription: Any = None
 
     def grant(self, *, token: int = 0, age: float = 0.0, lease_ms: int = 3000, name: bytes = b"a") -> bytes:
-        """Return what a releaser's script publishes that has given the lock to the only waiter `age` seconds ago."""
+        """Return a releaser's message that has given the lock to the only waiter, `age` seconds ago."""
         owner = next(iter(self.waiters), b"c:nobody").partition(b":")[2]
         us = self.clock_us() - int(age * 1e6)
         return b"grant %b %b.%d %d %d %d %b:repl a" % (owner, name * 16, us, token or us, us, lease_ms, self.run_id)
 
     def lose_subscription(self) -> bytes:
-        """The subscription breaks, and can't be made again; that wakes the waiter."""
+        """Break the subscription for good, which wakes the waiter."""
         self.subscription.is_confirmed = False
         return self.wake()
 
     def wake(self) -> bytes:
-        """Return what a script publishes where it is the only waiter's turn."""
+        """Return a script's message to the only waiter that has its turn."""
         return b"wake %b a" % next(iter(self.waiters), b"c:nobody").partition(b":")[2]
 
     def clock_us(self) -> int:
         return int((self.now + AHEAD_SECONDS) * 1e6)
 
     def answer(self, packed: bytes) -> list[Any]:
-        """The reply to a request, in the pieces in which it arrives."""
+        """Return the reply to a request, in the pieces in which it arrives."""
         self.sent.append(packed)
         said = self.said.pop(0) if self.said else self.right(packed)
         pieces = said if isinstance(said, list) else [said]
         return [piece() if callable(piece) and not isinstance(piece, type) else piece for piece in pieces]
 
     def right(self, packed: bytes) -> bytes:
-        """The reply of a sound master."""
+        """Return the reply of a sound master."""
         name = next(name for sha, name in NAMES.items() if sha in packed or load(name).source in packed)
         if name == "acquire":
             return words(b"granted", self.clock_us(), self.clock_us())
@@ -198,7 +198,7 @@ class ScriptedWire:
 
 
 class ScriptedQueue:
-    """A queue into which no other thread puts anything, so that a wait for that is in vain."""
+    """A queue into which no other thread puts anything, so that a wait for a message is in vain."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -279,7 +279,7 @@ class Play:
             self.told.append(f"{type(error).__name__}: {error}")
 
     def state(self) -> dict[str, Any]:
-        """All that the client knows by now."""
+        """Return all that the client knows by now."""
         session = self.client._session
         (master,) = session.masters
         assert isinstance(session.platform, ScriptedMachine)
@@ -303,7 +303,7 @@ class Play:
                 getattr(master.facts.offset, name) for name in ("low", "high", "seen_at", "stepped_at", "_rivals")
             ],
             "watch_at": session.watchdog._pokes.qsize(),
-            "started": set(session.platform.started),  # again and again: here none of them runs
+            "started": set(session.platform.started),  # without repetitions, because here no thread runs
             "pending_warnings": list(session.pending_warnings),
         }
 
@@ -329,13 +329,13 @@ def _without_moments(task: Any) -> str:
 
 
 def found_nothing(*_: object) -> Generator[Step, Any, tuple[None, None, None]]:
-    """Stands in for `Calls._queue`, which has not come to anything: the wait loop goes on from there."""
+    """Stand in for `Calls._queue` without a result: the wait loop goes on from there."""
     yield from ()
     return None, None, None
 
 
 def play(call: Deed, said: Callable[[Scene], list[Any]], guard: float, way: str) -> Play:
-    """Plays `call` on a lock that was taken once before, to open its connection; then once more with sound replies."""
+    """Play `call` on a lock that was taken once before, to open its connection; then once more with sound replies."""
     with pytest.MonkeyPatch.context() as patch:
         if way == PARSED:
             patch.setattr(Script, "match_usual", lambda *_: None)
@@ -502,7 +502,7 @@ def _late(scene: Scene, call: Deed, seconds: float) -> bytes:
 @pytest.mark.parametrize("call", USUAL, ids=lambda call: str(call.__name__))
 def test_the_straight_way_comes_to_what_the_general_one_does(call: Deed, said: str, guard: float) -> None:
     if said.startswith("refused") and call in (take, take_in_time):
-        pytest.skip("it would wait, and that is the general way's")
+        pytest.skip("the call would wait, which is the general way")
     say = partial(_say, SAID[said], call)
     straight, fanned_out, parsed = (play(call, say, guard, way).state() for way in WAYS)
     assert straight == parsed
@@ -510,7 +510,7 @@ def test_the_straight_way_comes_to_what_the_general_one_does(call: Deed, said: s
 
 
 def behind(scene: Scene, ahead: int = 0, left_ms: int = 9000, holder: bytes = b"you:1") -> bytes:
-    """The reply to an enqueue: a place behind somebody else."""
+    """Return the reply to an enqueue: a place behind another waiter or holder."""
     return words(b"queued", scene.clock_us(), left_ms, ahead, holder, scene.clock_us())
 
 
@@ -584,7 +584,7 @@ QUEUED: dict[str, Queued] = {
 
 
 def _cut(reply: bytes, *, behind: bytes) -> list[bytes]:
-    """A reply in two pieces."""
+    """Return a reply in two pieces."""
     first, found, rest = reply.partition(behind)
     return [first + found, rest]
 
@@ -659,4 +659,4 @@ def test_the_usual_case_goes_straight(call: Deed, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(FanOut, "ask", note)
     play(call, lambda _scene: [], 0.0, STRAIGHT)
-    assert asked == ["acquire"], "the first, which opens the connection"
+    assert asked == ["acquire"], "only the first acquire, which opens the connection, goes the general way"

@@ -13,7 +13,7 @@ def test_the_lines_appear_in_their_order_and_fit() -> None:
     lines = list(svg.iter("{http://www.w3.org/2000/svg}text"))
     delays = [float(re.findall(r"delay: ([\d.]+)s", line.attrib["style"])[0]) for line in lines]
     assert delays == sorted(delays)
-    assert (delays[2], delays[3]) == (1.0, 2.0), "three times as fast as the demo was"
+    assert (delays[2], delays[3]) == (1.0, 2.0), "three times as fast as the demo"
     assert all(len(line.text or "") <= COLUMNS for line in lines)
     assert sentences(" ".join(line.text or "" for line in lines[1:])) == sentences(OUTPUT)
 

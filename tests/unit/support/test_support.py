@@ -1,4 +1,4 @@
-"""The tests' own instruments: a proxy that loses the wrong thing would make every test that uses it worthless."""
+"""The tests' own instruments: a proxy that loses a wrong message would make every test that uses it worthless."""
 
 import gc
 import os
@@ -26,18 +26,18 @@ from support.servers import Server, find_servers, free_port
 from support.until import until
 from support.urls import Urls, options_for, urls_of
 
-SOON = 20.0  # seconds; bounds a failure, and nothing else
+SOON = 20.0  # seconds; bounds only the time of a failure
 ECHO = "import json, sys\nfor line in sys.stdin: print(json.dumps(json.loads(line)), flush=True)\n"
 
 
 def calls(*words: str) -> Match:
-    """Matches one command with its arguments."""
+    """Match one command with its arguments."""
     wanted = [word.encode() for word in words]
     return lambda request: request[: len(wanted)] == wanted
 
 
 class BareSocket:
-    """A bare connection: it sends what it is told to, resends nothing, and reads no more than it is asked to."""
+    """A bare connection that sends only the test's requests, resends nothing, and reads no more than it is asked to."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=SOON)
@@ -45,11 +45,11 @@ class BareSocket:
         self._values: list[bytes] = []
 
     def send(self, *requests: str) -> None:
-        """Writes requests, words parted by spaces, in one piece."""
+        """Write requests, words parted by spaces, in one piece."""
         self._socket.sendall(b"".join(packed(request.split()) for request in requests))
 
     def read(self) -> bytes | None:
-        """The next value, raw; None if the connection was closed."""
+        """Return the next value, raw; None if the connection was closed."""
         while not self._values:
             try:
                 data = self._socket.recv(65536)
@@ -61,12 +61,12 @@ class BareSocket:
         return self._values.pop(0)
 
     def close(self) -> None:
-        """Closes it, whatever is under way."""
+        """Close the connection, whatever is under way."""
         self._socket.close()
 
 
 def packed(words: list[str]) -> bytes:
-    """A request as it is on the wire."""
+    """Return a request as it is on the wire."""
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in words)
 
 
@@ -222,7 +222,7 @@ def test_a_held_reply_holds_its_own_connection_only(proxy: Proxy, server: Server
     assert (other.read() or b"")[:1] == b":"
     other.close()
     assert not fault.done.is_set()
-    assert server.cli("GET", "a")[:1] == b"1", "the server has it"
+    assert server.cli("GET", "a")[:1] == b"1", "the server has the value"
     fault.release()
     assert [bare.read(), (bare.read() or b"")[:1]] == [b"+OK\r\n", b":"]
     assert fault.done.is_set()
@@ -252,9 +252,9 @@ def test_a_paused_proxy_is_a_black_hole(proxy: Proxy, server: Server, bare: Bare
     assert bare.read() == b"+PONG\r\n"
     proxy.pause()
     bare.send("SET a 1")
-    assert server.cli("GET", "a") is None  # a request that gets through would be noticed here only now and then …
+    assert server.cli("GET", "a") is None  # would notice a request that gets through only now and then
     proxy.resume()
-    assert bare.read() == b"+OK\r\n"  # … but that the connection has stayed, and that nothing is lost, is always seen
+    assert bare.read() == b"+OK\r\n"  # always notices a broken connection or a lost request
     assert server.cli("GET", "a") == b"1"
 
 
@@ -284,7 +284,7 @@ def test_a_closed_proxy_leaves_nothing_behind(server: Server) -> None:
         del proxy
         gc.collect()
     assert not [str(one.message) for one in warned if one.category is ResourceWarning]
-    until(lambda: not set(threading.enumerate()) - before, within=SOON, what="its threads have ended")
+    until(lambda: not set(threading.enumerate()) - before, within=SOON, what="the threads have ended")
     bare.close()
 
 
@@ -372,7 +372,7 @@ def test_a_child_dies_with_the_tests() -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process is there, and not only as a zombie that its parent has not reaped yet."""
+    """Return whether a process exists, other than as a zombie that its parent has not reaped yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -591,7 +591,7 @@ def test_a_fault_may_strike_before_some_of_the_masters(three: Masters) -> None:
 def test_after_an_address_moved_it_is_known_where_each_connection_leads(
     monkeypatch: pytest.MonkeyPatch, *, is_opening: bool
 ) -> None:
-    """A connection that was being opened goes to the old server, and is there when the address has moved."""
+    """A connection that was being opened leads to the old server, and is complete when the address has moved."""
     begun, go_on, connect = threading.Event(), threading.Event(), socket.create_connection
     with socket.create_server(("127.0.0.1", 0)) as old, socket.create_server(("127.0.0.1", 0)) as new:
         proxy = Proxy(old.getsockname()[1])
@@ -623,7 +623,7 @@ def test_after_an_address_moved_it_is_known_where_each_connection_leads(
 
 @pytest.fixture
 def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_worker: Callable[..., Worker]) -> Worker:
-    """A worker that repeats what it is told."""
+    """A worker that repeats its orders."""
     (tmp_path / "echo_worker.py").write_text(ECHO)
     monkeypatch.syspath_prepend(str(tmp_path))
     return start_worker("echo_worker")
@@ -662,7 +662,7 @@ def test_a_strike_at_any_instruction_strikes_no_finalizer_of_what_was_left_befor
 
     class Left:
         def __init__(self) -> None:
-            self.itself = self  # only the garbage collector ends it
+            self.itself = self  # so that only the garbage collector ends it
 
         def __del__(self) -> None:
             traced.append(sys.gettrace() is not before)

@@ -1,4 +1,4 @@
-"""Messages as the hub reads them: wake-ups, grants, and what only looks like one."""
+"""Messages as the hub reads them: wake-ups, grants, and messages that only look like one."""
 
 import gc
 import weakref
@@ -20,14 +20,14 @@ from relock._runtime.wakeups.reading import LEAD, Reading
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 
 NOW = 50.0
-KEYS = lock_keys("lock", "a b")  # a name may hold blanks
+KEYS = lock_keys("lock", "a b")  # a name may have blanks
 WAITER = b"me:1@3000"
 FENCE = 210
 GRANT = b"grant 1@3000 ab.7 200 100 3000 run:repl a b"
 
 
 class FakeMaster:
-    """Knows when it granted what."""
+    """A master that knows when it granted a hold."""
 
     index = 1
     node_timeout = 1.0
@@ -45,7 +45,7 @@ class FakeMaster:
 
 
 class Told(HubListener):
-    """Notes what the hub can't do itself."""
+    """Listener that notes the hub's requests."""
 
     def __init__(self) -> None:
         self.passed: list[bytes] = []
@@ -90,7 +90,7 @@ def test_a_grant_goes_to_its_waiter_with_the_time_at_which_it_was_made(hub: Thre
 
 
 def test_a_grant_of_another_incarnation_than_that_of_the_subscriptions_socket_has_no_time(hub: ThreadHub) -> None:
-    """A replica passes on what its master publishes; such a grant gives nothing to a client that listens there."""
+    """Replicas pass on their master's messages; such a grant gives nothing to a client that listens there."""
     waiter = hub.register(WAITER, KEYS)
     hub.subscriptions[1]._incarnation = b"replica:repl"
     hub.message(1, GRANT)
@@ -136,7 +136,7 @@ def test_a_waiter_that_leaves_gives_back_all_grants_but_the_one_that_it_took(hub
     hub.forget(WAITER, served=_hold(b"me:1@3000~cd.7"))
     assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
     hub.message(0, GRANT.replace(b"ab.7", b"cd.7"))
-    assert told.unclaimed_holds[1:] == [], "a slower master of those that gave the hold says so, too"
+    assert told.unclaimed_holds[1:] == [], "a slower master's grant of the same hold is not given back"
     hub.message(0, GRANT)
     assert told.unclaimed_holds[1:] == [(KEYS, b"me:1@3000~ab.7")]
 
@@ -156,7 +156,7 @@ def test_an_interrupt_loses_nothing_that_is_to_be_given_back(
 
 
 def test_a_waiter_that_is_forgotten_leads_no_more(hub: ThreadHub) -> None:
-    """An interrupt may have struck it as it left: nobody would read what is shared."""
+    """Interrupts may have struck it as it left: no thread would read the shared subscriptions."""
     leader, follower = hub.register(WAITER, KEYS), hub.register(b"me:2", KEYS)
     hub.reading._role["leader"] = leader
     hub.reading._parked |= {leader: None, follower: None}
@@ -170,7 +170,7 @@ def test_a_waiter_that_is_forgotten_leads_no_more(hub: ThreadHub) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_who_closes_hears_what_slower_masters_give_to_a_waiter_that_was_just_served(told: Told, count: int) -> None:
-    """The hub may have no reader for a moment after the last waiter; a lone master has given what it gives."""
+    """The hub may have no reader for a moment after the last waiter; a lone master has no further grants."""
     masters = cast("tuple[Master, ...]", tuple(FakeMaster() for _ in range(count)))
     hub, asked = ThreadHub("me", "lock", masters, THREADS, told), list[object]()
     hub.register(WAITER, KEYS)
@@ -192,7 +192,7 @@ def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(h
 
 @pytest.mark.parametrize("others", [0, 10_000])
 def test_what_ends_a_hold_that_was_released_brings_its_token(hub: ThreadHub, told: Told, others: int) -> None:
-    """A master's message is very late, and its release may have told nobody: the masters must learn the token."""
+    """A master's message is very late, and its release may have told no waiter: the masters must learn the token."""
     hub.register(WAITER, KEYS)
     hold = _hold(b"me:1@3000~ab.7", late_until=NOW - 0.5)
     hub.forget(WAITER, served=hold)
@@ -250,7 +250,7 @@ def test_a_served_waiter_is_forgotten_after_its_time(hub: ThreadHub) -> None:
 
 
 def test_a_hold_is_not_kept_for_the_messages_that_may_come(hub: ThreadHub) -> None:
-    """A hold refers to its owner's callbacks, and so to all that these refer to."""
+    """Holds refer to their owners' callbacks, and so to every object that these refer to."""
     hub.register(WAITER, KEYS)
     hold = _hold(b"me:1@3000~ab.7")
     kept = weakref.ref(hold)
@@ -326,7 +326,7 @@ def test_a_waiter_that_gave_the_lock_back_waits_for_wake_ups_as_before() -> None
 
 def test_a_lone_master_is_enough_at_once() -> None:
     queue = Messages((1.0, gives(0)))
-    queue.waiter.park(10.0, 1, lambda: pytest.fail("nothing is to be gathered"))
+    queue.waiter.park(10.0, 1, lambda: pytest.fail("a waiter without a grant gathers nothing"))
     assert queue.now == 1.0
 
 
@@ -377,7 +377,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _hold(owner: bytes, late_until: float = NOW + 0.5, count: int = 0) -> Hold:
-    """One that has been released, unless it has a count."""
+    """Return a hold that has been released, unless it has a count."""
     hold = object.__new__(Hold)
     hold.owner, hold.late_until, hold.token, hold.settled = owner, late_until, FENCE, False
     hold.count, hold.loss = count, None

@@ -1,7 +1,7 @@
 """Readers of the subscriptions: no message is lost, wherever an exception strikes the present or the next reader.
 
-No thread of a subscription helps here: what it would find later must not be needed. Each rule that keeps a message has
-a control, in which it is switched off, and a message must then be lost.
+No thread of a subscription helps here: its later findings must not be needed. Each rule that keeps a message has a
+control, in which it is switched off, and a message must then be lost.
 """
 
 import errno
@@ -25,7 +25,7 @@ from relock._runtime.wakeups.ear import TRIES_MAX, Ear
 from relock._runtime.wakeups.reading import BUSY_SECONDS, DOZE_SECONDS, STUCK_SECONDS, VACANT_SECONDS, Reading
 from relock._runtime.wakeups.waiter import Waiter
 
-LOST_SECONDS = 0.2  # what has not come by then is lost: only in a control
+LOST_SECONDS = 0.2  # after which a message is lost: only in a control
 
 
 class Unlooked:
@@ -48,7 +48,7 @@ def scene() -> Iterator[Scene]:
 
 
 def counts(code: CodeType) -> bool:
-    """Return whether an exception may strike in this function: Python swallows those in a finalizer."""
+    """Return whether an exception may strike in this function; Python swallows exceptions in a finalizer."""
     return code in MISTAKEN or (is_of_relock(code) and code.co_qualname not in ("Waker.__del__", "Waker.close"))
 
 
@@ -61,13 +61,13 @@ def leave_at_last(scene: Scene, waiter: Waiter) -> None:
 def strike_at(
     number: int, messages: Sequence[str], *, again: int | None = None, ends: bool = False
 ) -> tuple[Scene, Strike]:
-    """A thread that leads is struck at an instruction, while a follower waits; and at one of its clean-up, too.
+    """Strike a leading thread at an instruction, while a follower waits; and again in its clean-up, if asked.
 
     The messages have come by then, at once, or one after the other.
     """
     scene = Scene()
     own = scene.waiter("own")
-    scene.reading._parked[own] = None  # so that it is the one that is shared with
+    scene.reading._parked[own] = None  # the only waiter with which the leader shares
     scene.reading._wakers.setdefault("leader", THREADS.waker())
     scene.reading._shared[scene.ear] = None
     scene.reading.wanted = object()
@@ -78,7 +78,7 @@ def strike_at(
         scene.line.say(message)
     if ends:
         scene.line.theirs.close()
-        own.wake(0)  # there is nothing that it would hear; below, it looks at the socket first
+        own.wake(0)  # wakes it with nothing to hear; below, it looks at the socket first
         own.wakes = Unlooked(cast("SimpleQueue[Any]", own.wakes))
     strike = Strike(number, counts)
     try:
@@ -92,7 +92,7 @@ def strike_at(
         except Interrupt:
             leave_at_last(scene, scene.waiters.setdefault(b"own", own))
         if again is not None and not clean_up.where:
-            strike.where = ""  # there are no more
+            strike.where = ""  # no further instruction
     return scene, strike
 
 
@@ -104,7 +104,7 @@ LEADERS = {
 
 
 def struck(play: Callable[[int], tuple[Scene, Strike]], least: int) -> Iterator[tuple[Scene, Strike]]:
-    """Yield what `play` comes to with an exception at each instruction: there must be `least` or more."""
+    """Yield the scene and the strike of `play` at each instruction; there must be `least` or more."""
     number = 1
     while True:
         scene, strike = play(number)
@@ -123,11 +123,11 @@ def test_no_message_is_lost_where_an_exception_strikes_the_leader(messages: Sequ
         assert scene.has_heard("other"), f"an exception at {strike.where}"
         if scene.ear.error is not None:
             given_up.add(strike.where.partition(":")[0])
-    assert given_up <= {"Ear.act"}, "the connection is given up only where a message was half parsed"
+    assert given_up <= {"Ear.act"}, "only a half-parsed message ends the connection"
 
 
 def test_no_message_is_lost_where_another_exception_strikes_the_clean_up() -> None:
-    """The first one strikes a leader that is about to leave, by its own message."""
+    """The first exception strikes a leader that is about to leave, by its own message."""
     messages = ("own", "other")
     leaving = [
         number
@@ -141,7 +141,7 @@ def test_no_message_is_lost_where_another_exception_strikes_the_clean_up() -> No
 
 
 def promote(number: int | None) -> tuple[Scene, Strike]:
-    """A leader leaves; a follower that it makes the leader is struck; and then a message comes for the next one."""
+    """Let a leader leave, strike the follower that it makes the leader, and send a message for the next one."""
     scene = Scene()
     first = scene.sleeps("first")
     scene.share()
@@ -150,7 +150,7 @@ def promote(number: int | None) -> tuple[Scene, Strike]:
     is_over = threading.Event()
 
     def direct() -> None:
-        until(lambda: own in scene.reading._parked or is_over.is_set(), what="it sleeps")
+        until(lambda: own in scene.reading._parked or is_over.is_set(), what="the waiter sleeps")
         last = scene.sleeps("last")
         scene.line.say("first")
         until(lambda: not scene.leads(first), what="the first one has left")
@@ -173,7 +173,9 @@ def promote(number: int | None) -> tuple[Scene, Strike]:
 
 def test_no_message_is_lost_where_an_exception_strikes_the_next_leader() -> None:
     for scene, strike in struck(promote, 100):
-        assert "last" in scene.heard or scene.ear.error is not None, f"an exception at {strike.where}"
+        assert "last" in scene.heard or scene.ear.error is not None, (
+            f"no message is lost after an exception at {strike.where}"
+        )
 
 
 # Controls -------------------------------------------------------------------------------------------------------------
@@ -287,7 +289,7 @@ def test_a_leader_that_stands_still_is_deposed_and_reads_nothing_any_more(scene:
     old = scene.ear = scene.listen(scene.line)
     first = scene.sleeps("first")
     scene.share()
-    until(lambda: scene.leads(first), what="it leads")
+    until(lambda: scene.leads(first), what="the waiter leads")
     scene.line.say("slow")
     begun.wait(LONG)
     other = scene.sleeps("other")
@@ -302,37 +304,37 @@ def test_a_leader_that_stands_still_is_deposed_and_reads_nothing_any_more(scene:
     assert scene.has_heard("other")
     scene.line.say("nobody")
     go_on.set()
-    until(lambda: scene.leads(first), what="it leads again, as the only one that waits")
+    until(lambda: scene.leads(first), what="the first leads again, as the only waiter")
     line.say("first")
     assert scene.has_heard("first")
-    assert scene.line.ours.recv(64) == b"nobody\n", "it has not read what the old connection still brought"
+    assert scene.line.ours.recv(64) == b"nobody\n", "the deposed leader has not read the old connection's bytes"
 
 
 def test_a_socket_is_taken_back_only_where_nobody_leads(scene: Scene) -> None:
     first = scene.sleeps("first")
     scene.share()
-    until(lambda: scene.leads(first), what="it leads")
+    until(lambda: scene.leads(first), what="the waiter leads")
     scene.reading.left_at = float("-inf")
     assert not scene.reading.take_back(scene.ear)
     scene.line.say("first")
-    until(lambda: not scene.leads(first), what="it has left")
-    assert not scene.reading.take_back(scene.ear), "the next one may come in a moment"
+    until(lambda: not scene.leads(first), what="the first has left")
+    assert not scene.reading.take_back(scene.ear), "the next waiter may come in a moment"
     scene.reading.gave_up()
-    assert scene.reading.take_back(scene.ear), "nobody waits any more"
+    assert scene.reading.take_back(scene.ear), "the subscription is taken back when no waiter is left"
     assert scene.ear not in scene.reading._shared
 
 
 def test_a_leader_that_is_deposed_in_its_poll_is_woken_as_a_follower(scene: Scene) -> None:
-    """Python begins a poll again when a handler has returned: perhaps on another connection of the same number."""
+    """Python begins a poll again when a handler has returned, perhaps on another connection of the same number."""
     first = scene.sleeps("first")
     scene.share()
-    until(lambda: first.is_polling, what="it polls")
+    until(lambda: first.is_polling, what="the first polls")
     scene.reading.depose(scene.ear, redis_errors.TimeoutError("it stands still"))
     line = scene.another_line()
     scene.ear = scene.listen(line)
-    until(lambda: first in scene.reading._parked, what="it goes on")
+    until(lambda: first in scene.reading._parked, what="the first goes on")
     scene.share()
-    until(lambda: scene.leads(first), what="it leads again, as the only one that waits")
+    until(lambda: scene.leads(first), what="the first leads again, as the only waiter")
     line.say("first")
     assert scene.has_heard("first")
 
@@ -446,7 +448,7 @@ def test_a_child_closes_its_copy_of_the_pipe(scene: Scene) -> None:
 
 
 def test_nothing_is_shared_where_too_many_files_are_open() -> None:
-    """A leader could not be woken: the thread of the subscription goes on reading."""
+    """A leader could not be woken, so the thread of the subscription goes on reading."""
 
     class Full(Machine):
         def waker(self) -> Any:
@@ -462,7 +464,7 @@ def test_nothing_is_shared_where_too_many_files_are_open() -> None:
 
 
 class Naps:
-    """The queue of a subscription's thread, which notes for how long that sleeps."""
+    """The queue of a subscription's thread, which notes for how long the thread sleeps."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -486,7 +488,7 @@ class Naps:
 def test_how_long_the_thread_of_a_shared_subscription_sleeps(
     left_before: float, is_read: bool, is_unread: bool, seconds: float, scene: Scene
 ) -> None:
-    """Sums of these are what the page on concurrency says of a vacant role, and of a leader that stands still."""
+    """The page on concurrency has the sums of these: of a vacant role, and of a leader that stands still."""
     naps = Naps()
     scene.reading._role["leader"] = scene.waiter("own")
     scene.reading.left_at = scene.reading.clock() - left_before

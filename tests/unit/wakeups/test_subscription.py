@@ -1,4 +1,4 @@
-"""The connection over which a client hears of its turns, and how it reads what a server sends on it."""
+"""The connection over which a client hears of its turns, and its reading of a server's bytes."""
 
 import socket
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def test_a_subscription_moves_when_another_socket_finds_the_master_elsewhere(
     subscription.step()
     subscription.look()
     assert subscription.is_confirmed
-    assert subscription._ear is not None, "nothing has changed"
+    assert subscription._ear is not None, "a subscription without a move stays"
     master.incarnation = b"another:repl"
     subscription.look()
     assert subscription._ear is None
@@ -83,7 +83,7 @@ def test_a_subscription_moves_when_another_socket_finds_the_master_elsewhere(
 
 
 def test_a_subscription_that_was_not_told_finds_out_by_itself(hub: ThreadHub, master: FakeMaster) -> None:
-    """The thread that had to tell it may have been interrupted."""
+    """The thread that had to tell the subscription may have been interrupted."""
     subscription = hub.subscriptions[0]
     hub.register(WAITER, KEYS)
     master.server.sendall(CONFIRMED)
@@ -98,7 +98,7 @@ def test_a_subscription_that_was_not_told_finds_out_by_itself(hub: ThreadHub, ma
 def test_a_subscription_that_hears_of_another_incarnations_grant_is_opened_anew(
     hub: ThreadHub, master: FakeMaster, stood_for: float, *, moves: bool
 ) -> None:
-    """Unless it was just opened: then the releaser is behind."""
+    """New subscriptions are the exception: then the releaser is behind."""
     subscription = hub.subscriptions[0]
     master.server.sendall(CONFIRMED)
     subscription.step()
@@ -146,7 +146,7 @@ def test_a_connection_that_was_about_to_be_made_when_the_client_was_closed_is_cl
 def test_a_leader_that_stands_still_with_what_it_has_taken_is_deposed(
     hub: ThreadHub, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sockets have nothing unread then."""
+    """Sockets have no unread bytes then."""
     subscription, now, deposed = hub.subscriptions[0], [50.0], list[object]()
     master.server.sendall(CONFIRMED)
     subscription.step()
