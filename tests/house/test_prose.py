@@ -25,7 +25,7 @@ NO_BEGINNING = re.compile(
     r"If|In|It|Its|Lets|Many|Neither|Nobody|Nor|Not|Nothing|Now|Of|On|Once|Only|Ours|Over|See|So|Some|Somebody|Something|"
     r"That|Their|They|Those|To|Until|What|Whatever|When|Where|Whether|Which|While|Who|Whoever|Why|With|Within|Without)\b"
 )
-# A machine or a thread is no "somebody", and the rest are words of riddles and of old books.
+# A machine or a thread is no person, and the rest are words of riddles and of old books.
 NO_WORDS = re.compile(
     r"\b(anybody|comes? by here|counts? for nothing|everybody|for ever|hitherto|is there that|somebody|someone|thereby|"
     r"thereof|wherefore|who|whoever|whom|whomever|whosoever)\b",
@@ -35,7 +35,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def docstrings(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each docstring of a module, with the line of what it documents; also those that follow an assignment."""
+    """Yield each docstring of a module, with the line of its object; also those that follow an assignment."""
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, DOCUMENTED):
             continue
@@ -48,7 +48,7 @@ def docstrings(text: str) -> Iterator[tuple[int, str]]:
 
 
 def faults(text: str) -> Iterator[str]:
-    """Yield what is wrong with the docstrings of a module."""
+    """Yield the faults of the docstrings of a module."""
     for line, found in docstrings(text):
         if first := NO_BEGINNING.match(found):
             yield f"{line}: begins with {first[1]}"
@@ -84,7 +84,7 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def comment_faults(text: str) -> Iterator[str]:
-    """Yield what is wrong with the comments of a module."""
+    """Yield the faults of the comments of a module."""
     for line, found in comments(text):
         yield from (f"{line}: {fault}" for fault in long_sentences(found))
         yield from (f"{line}: the word {word!r}" for word in NO_WORDS.findall(found))
@@ -105,9 +105,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun_and_their_sentences_are_short() 
 
 
 def test_comments_have_short_sentences_and_plain_words() -> None:
-    found = {
-        str(path.relative_to(SOURCE)): [*comment_faults(path.read_text())] for path in sorted(SOURCE.rglob("*.py"))
-    }
+    found = {str(path.relative_to(ROOT)): [*comment_faults(path.read_text())] for path in CODE}
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
