@@ -98,7 +98,7 @@ SIMULATOR = [path for path in sorted((TESTS / "sim").glob("*.py")) if not path.n
 
 
 @pytest.mark.parametrize("path", [*MODULES, *SIMULATOR], ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_a_room_can_be_overlooked(path: Path) -> None:
+def test_a_room_can_be_read_at_once(path: Path) -> None:
     too_long = {SOURCE / "lock.py", TESTS / "sim" / "bugs.py"}  # the door, which has long docstrings, and a table
     assert path in too_long or len(path.read_text().splitlines()) <= ROOM_LINES_MAX
 
@@ -210,7 +210,7 @@ TELLS = {"debug", "info", "warning", "error", "exception", "critical", "log", "h
 
 
 @pytest.mark.parametrize("path", [path for path in MODULES if room(path) == "_runtime"], ids=lambda path: path.name)
-def test_what_a_user_can_block_is_called_by_the_teller_alone(path: Path) -> None:
+def test_what_a_user_can_block_is_called_by_the_callback_queues_alone(path: Path) -> None:
     """A handler that hangs must keep no renewal, no undo and no waiter."""
     if path.stem == "telling":
         return

@@ -9,6 +9,7 @@ import pytest
 import redis
 from support.masters import Deployment
 from support.spawn import spawn
+from support.until import until
 
 pytestmark = pytest.mark.every_quorum
 
@@ -115,3 +116,4 @@ def test_daemon_threads_that_wait_leave_no_hold_and_end_without_a_word(urls: lis
     """Threads inside a hold, or that come anew, are cut off by the end, but here no hold is left for a whole lease."""
     errors = play(THREADS_THAT_WAIT, urls)
     assert "Traceback" not in errors
+    until(lambda: holds_left(urls) == [], within=20, what="no hold is left for a lease of 30 s")

@@ -1084,7 +1084,6 @@ def test_only_a_master_without_the_hold_is_given_it_again(
     assert not any(fault.struck.is_set() for fault in faults)
 
 
-@pytest.mark.parametrize("masters_count", [3])
 def take_owing(master: Master, taken: list[Connection]) -> bool:
     """Take a connection with a reply in flight, as another thread may; return whether there was one."""
     for connection in list(master.pool._idle):
@@ -1095,6 +1094,7 @@ def take_owing(master: Master, taken: list[Connection]) -> bool:
     return False
 
 
+@pytest.mark.parametrize("masters_count", [3])
 def test_a_place_that_comes_after_the_hold_is_given_up(
     proxy: Proxies, server: Masters, connect: Connect, name: str
 ) -> None:

@@ -278,7 +278,7 @@ def test_ensure_spends_nothing(client: Client, name: str) -> None:
         lock.ensure()
 
 
-def test_a_clock_of_the_master_that_steps_ahead_shortens_what_is_trusted(
+def test_a_clock_that_seems_to_step_ahead_shortens_what_is_trusted(
     connect: Callable[..., Client], server: Deployment, name: str
 ) -> None:
     """Moving the client's own view has the effect of a paused virtual machine, seen from inside."""

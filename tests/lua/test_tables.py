@@ -395,7 +395,7 @@ def test_a_release_beside_another_hold_of_the_same_hash_gives_nothing_and_wakes_
     assert master.queue() == [GRANTEE]
 
 
-def test_no_two_that_are_told_have_one_token(master: Master) -> None:
+def test_each_message_has_a_token_of_its_own(master: Master) -> None:
     """Waiters that do not listen here may hear of a token at a replica."""
     master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", b"dead:2@3000", b"late:1@3000", GRANTEE]))
     master.listen("you")

@@ -30,7 +30,7 @@ async def test_a_task_that_has_others_carry_out_several_calls_at_once_gets_each_
 async def test_a_release_that_is_cancelled_in_line_gives_its_level_back_in_its_turn(
     client: AsyncClient, name: str
 ) -> None:
-    """The loop goes on meanwhile, and the call inside is not disturbed."""
+    """The task is cancelled at once, while another call is inside."""
     lock, gates = client.lock(name, owner="job"), client._session.gates
     assert await lock.acquire()
     assert await lock.acquire()

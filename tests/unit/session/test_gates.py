@@ -131,15 +131,6 @@ def test_nobody_overtakes_those_in_line(gates: Gates) -> None:
     assert second.is_in()
 
 
-def test_a_call_of_a_signal_handler_comes_in_and_leaves_while_the_one_that_it_interrupted_stays(gates: Gates) -> None:
-    outer, second = come(gates, FIRST), Waiting(gates, SECOND)
-    inner = come(gates, FIRST)
-    gates.leave(inner)
-    assert not second.is_in()
-    gates.leave(outer)
-    assert second.is_in()
-
-
 def test_a_call_of_a_signal_handler_does_not_wait_for_the_one_that_it_interrupted_in_line(gates: Gates) -> None:
     """The thread that has that place comes to it no sooner than the handler has returned."""
     inside, second = come(gates, FIRST), Waiting(gates, SECOND)
