@@ -11,6 +11,7 @@ detour over the driver would add 1.7 % to the time of an acquire and its release
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from attrs import evolve
 
@@ -19,7 +20,7 @@ from relock._core.call_record import GIVE_WAY_SECONDS, CallFlow, CallRecord, Ent
 from relock._core.effects import Answer, Exchange, Failure, Handed, Listen
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
-from relock._core.flows.acquire import First, judge_first
+from relock._core.flows.acquire import First
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.hold import FOREVER, FORGOTTEN, Hold
 from relock._core.host import Host, WaiterRegister
@@ -36,6 +37,8 @@ from relock._core.quorum import (
     is_attempt_certain,
     is_count_certain,
     is_release_certain,
+    is_token_safe,
+    judge,
     judge_handed,
 )
 from relock._core.tasks import PendingCheck, Settle
@@ -415,3 +418,21 @@ class Calls:
         """Put a hold that has ended into the book again, with `count` levels for its owner to leave."""
         hold.count = count
         self._host.holds[hold.keys.name, hold.key] = hold
+
+
+def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outcome | None:
+    """Return the outcome of a first look by `now`, if nothing is left to do: the lock is granted, or nobody may wait.
+
+    Return None for every other outcome, and where the caller has until `until`: the wait goes on from there.
+    """
+    sent_at, answers = first
+    end = sent_at + spec.validity
+    if len(answers) == 1:
+        reply: Any = answers[0][0]
+        if reply.__class__ is list and reply[0] == b"granted" and now < end:
+            # `tuple.__new__` takes all fields of a Grant, and avoids the class's `__new__`, which is Python code.
+            return tuple.__new__(Grant, (reply[2], end, [end], True, answers, None, False, False))
+    outcome = judge(answers, spec.masters, end, now)
+    if isinstance(outcome, Grant):
+        return outcome if is_token_safe(outcome, int(spec.templates.lease_ms)) else None
+    return outcome if now >= until and isinstance(outcome, Refused) and not outcome.undecided else None

@@ -64,24 +64,6 @@ def enqueue_call(spec: LockSpec, owner: bytes, count: int, ticket: int) -> Call:
     )
 
 
-def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outcome | None:
-    """Return the outcome of a first look by `now`, if nothing is left to do: the lock is granted, or nobody may wait.
-
-    Return None for every other outcome, and where the caller has until `until`: `attempt` goes on from there.
-    """
-    sent_at, answers = first
-    end = sent_at + spec.validity
-    if len(answers) == 1:
-        reply: Any = answers[0][0]
-        if reply.__class__ is list and reply[0] == b"granted" and now < end:
-            # `tuple.__new__` takes all fields of a Grant, and avoids the class's `__new__`, which is Python code.
-            return tuple.__new__(Grant, (reply[2], end, [end], True, answers, None, False, False))
-    outcome = judge(answers, spec.masters, end, now)
-    if isinstance(outcome, Grant):
-        return outcome if is_token_safe(outcome, int(spec.templates.lease_ms)) else None
-    return outcome if now >= until and isinstance(outcome, Refused) and not outcome.undecided else None
-
-
 def attempt(spec: LockSpec, call: Call, clock: Clock, until: float, first: First | None = None) -> Attempt:
     """Make one attempt on all masters with one of the calls above; if they were asked before, go on from `first`.
 
