@@ -23,14 +23,13 @@ from relock._options import (
     lists,
 )
 from relock._owner import running_loop
-from relock._runtime.aio.begun import awaited
 from relock._runtime.aio.foreground import Foreground
 from relock._runtime.aio.on_loop import OnLoop
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.net.parse import Nodes
 from relock._runtime.session.session import Session
 from relock._synchronized import check_template, coroutine_decorator
-from relock.aio_lock import AsyncLock
+from relock.aio_lock import AsyncLock, awaited
 from relock.client import Client, Statistics
 
 P = ParamSpec("P")

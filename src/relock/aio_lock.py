@@ -1,12 +1,11 @@
 """Door of a lock for tasks of an event loop: the class people use, with the docstrings they read."""
 
-import asyncio
 import math
-from collections.abc import Coroutine
-from contextlib import suppress
-from functools import partial
+import sys
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Protocol, Self
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, Protocol, Self, TypeVar
 
 from relock._core.call_record import CallRecord, OvertakenError
 from relock._core.flows.inspect import LockInfo
@@ -18,10 +17,77 @@ from relock._errors import RelockError
 from relock._holding import HasSession, Holding
 from relock._options import LockOptions, called_as, check_keywords, check_seconds
 from relock._owner import Owner, current_task
-from relock._runtime.aio.begun import AwaitedCall, Begun, awaited
 from relock._runtime.aio.foreground import Foreground
-from relock._runtime.aio.loss_hook import LossHook, LossHooks
+from relock._runtime.aio.loss_hook import LossHooks
 from relock.lock import NOT_PASSED, acquiring, longest_wait
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AwaitedCall(Coroutine[Any, Any, T]):
+    """Coroutine that raises `TypeError` in ``bool()``: ``if lock.acquire():`` without ``await`` would always be true.
+
+    The doors declare it as a plain `Coroutine`: only for that very type, type checkers report a call that stands alone
+    without ``await``.
+
+    Args:
+        coroutine: the coroutine that runs.
+        unbegun: called if an exception is thrown in before the first step, as none of the coroutine's code runs then.
+            That happens to a task that ``asyncio.create_task`` has made of the coroutine, if the task is cancelled at
+            once. Awaited directly, the coroutine begins at once.
+    """
+
+    __slots__ = ("_coroutine", "_unbegun")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], unbegun: Callable[[], object] | None = None) -> None:
+        self._coroutine = coroutine
+        self._unbegun = unbegun  # None from the first step on
+
+    def __bool__(self) -> bool:
+        if sys._getframe(1).f_globals.get("__name__") == "asyncio.base_tasks":
+            return True  # the `repr` of a task asks, from Python 3.12 on
+        raise TypeError("this call has not run yet, so it is neither true nor false: await it")
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        self._unbegun = None
+        return self._coroutine.__await__()
+
+    def send(self, value: Any, /) -> Any:
+        """Resume the coroutine with `value`."""
+        self._unbegun = None
+        return self._coroutine.send(value)
+
+    def throw(self, kind: Any, value: BaseException | object = None, traceback: TracebackType | None = None, /) -> Any:
+        """Raise an exception in the coroutine, as `collections.abc.Coroutine` does, or with the exception alone."""
+        unbegun, self._unbegun = self._unbegun, None
+        try:
+            if isinstance(kind, BaseException):
+                return self._coroutine.throw(kind)
+            return self._coroutine.throw(kind, value, traceback)
+        finally:
+            if unbegun is not None:
+                unbegun()
+
+    def close(self) -> None:
+        """Close the coroutine."""
+        self._coroutine.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """Show debuggers, and the ``repr`` of a task, which code runs and where."""
+        if name.startswith("cr_") or name in ("__name__", "__qualname__"):
+            return getattr(self._coroutine, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def awaited(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Have a coroutine function return an `AwaitedCall`."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return AwaitedCall(function(*args, **kwargs))
+
+    return call
 
 
 class AsyncLockClient(HasSession, Protocol):
@@ -61,7 +127,7 @@ class AsyncLock(Holding):
         self, client: AsyncLockClient, name: str, spec: LockSpec, options: LockOptions, *, cancel_on_lost: bool = False
     ) -> None:
         super().__init__(client, name, spec, options)
-        self._loss_hooks: LossHooks | None = {} if cancel_on_lost else None
+        self._loss_hooks = LossHooks() if cancel_on_lost else None
 
     def _who(self) -> Owner:
         return self._named_owner or current_task() or self._refuse_outside_task()
@@ -152,7 +218,7 @@ class AsyncLock(Holding):
             RuntimeError: it is called outside a task, without ``owner=``.
         """
         who = self._who()
-        return Begun(self._release(who), partial(self._release_unbegun, who))
+        return AwaitedCall(self._release(who), partial(self._release_unbegun, who))
 
     def _release_unbegun(self, who: Owner) -> None:
         """Give back a level for a release that was made a task, and was cancelled before it began."""
@@ -208,29 +274,8 @@ class AsyncLock(Holding):
         who = self._who()
         await self._take(who, self._longest, must=True)
         if self._loss_hooks is not None:
-            self._add_loss_hook(self._loss_hooks, who)
+            self._loss_hooks.add(self._client._session.holds.get((self.name, who.key)))
         return self
-
-    def _add_loss_hook(self, hooks: LossHooks, who: Owner) -> None:
-        hook, hold = LossHook(), self._client._session.holds.get((self.name, who.key))
-        hooks.setdefault(hook.task, []).append(hook)
-        if hold is not None:
-            hold.loss_hooks.append(hook.lost)
-            if hold.loss is not None:  # Mark, then look: it may have been lost before it would have told the hook
-                hook.lost(hold.loss)
-
-    def _remove_loss_hook(self, hooks: LossHooks, who: Owner) -> LossHook | None:
-        task = asyncio.current_task()
-        running = hooks.get(task) if task is not None else None
-        if not running or task is None:
-            return None
-        hook, hold = running.pop(), self._client._session.holds.get((self.name, who.key))
-        if not running:
-            del hooks[task]
-        if hold is not None:
-            with suppress(ValueError):
-                hold.loss_hooks.remove(hook.lost)
-        return hook
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -246,11 +291,12 @@ class AsyncLock(Holding):
             NotOwnedError: the body released more than it acquired, or another task has entered the block.
         """
         who = self._who()
-        hook = None if self._loss_hooks is None else self._remove_loss_hook(self._loss_hooks, who)
+        session = self._client._session
+        hook = None if self._loss_hooks is None else self._loss_hooks.remove(session.holds.get((self.name, who.key)))
         try:
             is_cancelled_by_us = hook is not None and await hook.end(error)
         except BaseException:  # another cancellation came as well
-            self._client._session.interrupted_of_tasks.undo_release(CallRecord(), self.name, who, 1)
+            session.interrupted_of_tasks.undo_release(CallRecord(), self.name, who, 1)
             raise
         try:
             await self._release(who)

@@ -567,8 +567,8 @@ BUGS = [
     ),
     Bug(
         "a release that was cancelled before it began is not carried out",
-        "src/relock/_runtime/aio/begun.py",
-        "            if not is_begun:\n",
+        "src/relock/aio_lock.py",
+        "            if unbegun is not None:\n",
         "            if False:\n",
         seed=1057,
     ),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from relock import AsyncClient, AsyncLock
-from relock._runtime.aio.begun import AwaitedCall
+from relock.aio_lock import AwaitedCall
 
 MEMBERS: dict[str, Callable[[AsyncLock], Any]] = {
     "AsyncLock.acquire": lambda lock: lock.acquire(),

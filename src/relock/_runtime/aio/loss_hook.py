@@ -1,7 +1,10 @@
 """Hooks that cancel the body of an ``async with`` when its hold is lost."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
+
+from relock._core.hold import Hold
 
 
 class LossHook:
@@ -33,7 +36,7 @@ class LossHook:
             return
 
     def _cancel(self) -> None:
-        if not (self._is_over or self._is_cancelled):  # it may be told twice, see `AsyncLock._add_loss_hook`
+        if not (self._is_over or self._is_cancelled):  # it may be told twice, see `LossHooks.add`
             self._is_cancelled = True
             self.task.cancel()
 
@@ -61,4 +64,28 @@ class LossHook:
                 raise
 
 
-LossHooks = dict["asyncio.Task[Any]", list[LossHook]]
+class LossHooks(dict["asyncio.Task[Any]", list[LossHook]]):
+    """Hooks of the tasks that are inside the blocks of one lock: for each task, that of the innermost block last."""
+
+    def add(self, hold: Hold | None) -> None:
+        """Have the block that the running task has just entered cancelled when `hold` is lost."""
+        hook = LossHook()
+        self.setdefault(hook.task, []).append(hook)
+        if hold is not None:
+            hold.loss_hooks.append(hook.lost)
+            if hold.loss is not None:  # Mark, then look: it may have been lost before it would have told the hook
+                hook.lost(hold.loss)
+
+    def remove(self, hold: Hold | None) -> LossHook | None:
+        """Return the hook of the innermost block of the running task, which `hold` tells no more; None without one."""
+        task: Any = asyncio.current_task()
+        hooks = self.get(task)
+        if not hooks:
+            return None
+        hook = hooks.pop()
+        if not hooks:
+            del self[task]
+        if hold is not None:
+            with suppress(ValueError):
+                hold.loss_hooks.remove(hook.lost)
+        return hook
