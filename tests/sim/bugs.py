@@ -553,8 +553,8 @@ BUGS = [
     ),
     Bug(
         "no timer wakes a task that sleeps",
-        f"{RUNTIME}/aio/alarms.py",
-        "        if at < self._timer_at or self._timer_at < now:",
+        f"{RUNTIME}/aio/loop_inbox.py",
+        "        if not now <= alarms.looks_at <= until:",
         "        if False:",
         seed=1001,
     ),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from relock._core.effects import Ask
 from relock._core.flows.release import give_back_call
 from relock._keys import lock_keys
 from relock._runtime.aio.alarms import LATE_SECONDS_MAX, LOOKS_PART, Alarms
-from relock._runtime.aio.deadlines import Deadlines
+from relock._runtime.aio.foreground import Foreground
 
 
 class Timer:
@@ -79,13 +80,22 @@ def loop() -> Loop:
     return Loop()
 
 
-@pytest.fixture
-def deadlines(loop: Loop) -> Deadlines:
+def made(loop: Loop, clock: Callable[[], float]) -> Alarms[Round]:
+    """Return the deadlines of a foreground with a node timeout of half a second."""
     fake: Any = loop
-    return Deadlines(fake, loop.clock, lambda: 0.5)
+    foreground: Any = object.__new__(Foreground)
+    foreground.session = SimpleNamespace(node_timeout=0.5)
+    foreground._deadlines = Alarms(fake, clock, foreground._overdue)
+    deadlines: Alarms[Round] = foreground._deadlines
+    return deadlines
 
 
-def struck_by(strikes: list[BaseException], loop: Loop) -> Deadlines:
+@pytest.fixture
+def deadlines(loop: Loop) -> Alarms[Round]:
+    return made(loop, loop.clock)
+
+
+def struck_by(strikes: list[BaseException], loop: Loop) -> Alarms[Round]:
     """Return deadlines whose next look at the clock raises the exception in `strikes`."""
 
     def clock() -> float:
@@ -93,8 +103,7 @@ def struck_by(strikes: list[BaseException], loop: Loop) -> Deadlines:
             raise strikes.pop()
         return loop.clock()
 
-    fake: Any = loop
-    return Deadlines(fake, clock, lambda: 0.5)
+    return made(loop, clock)
 
 
 def asked(
@@ -110,13 +119,20 @@ def is_over(round_: Round) -> bool:
     return not round_.is_awaited
 
 
-def ask(deadlines: Deadlines, round_: Round) -> None:
+def put_in(alarms: Alarms[Any], what: object, at: float, now: float) -> None:
+    """Put a thing in, and have the timer look by its time."""
+    alarms.due[what] = at
+    if not now <= alarms.looks_at <= at:
+        alarms.look_by(at)
+
+
+def ask(deadlines: Alarms[Round], round_: Round) -> None:
     """Let a caller wait for the round."""
-    deadlines.add(round_, round_.until, round_.sent_at)
+    put_in(deadlines, round_, round_.until, round_.sent_at)
 
 
 def test_each_is_woken_when_its_time_is_over(
-    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
+    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Alarms[Round]
 ) -> None:
     late, soon = asked(futures, loop, 3.0), asked(futures, loop, 1.0)
     for one in (late, soon):
@@ -130,7 +146,7 @@ def test_each_is_woken_when_its_time_is_over(
 
 
 def test_a_loop_that_comes_late_gives_the_masters_as_much_time_more_but_not_more_than_a_node_timeout(
-    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
+    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Alarms[Round]
 ) -> None:
     one = asked(futures, loop, 1.0)
     ask(deadlines, one)
@@ -171,7 +187,7 @@ def test_what_strikes_a_look_itself_leaves_a_timer_for_the_next(futures: asyncio
 
 
 def test_what_strikes_one_in_its_turn_does_not_keep_the_others_from_being_woken(
-    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
+    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Alarms[Round]
 ) -> None:
     struck, other = asked(futures, loop, 1.0, Struck), asked(futures, loop, 2.0)
     ask(deadlines, struck)
@@ -185,7 +201,7 @@ def test_what_strikes_one_in_its_turn_does_not_keep_the_others_from_being_woken(
 
 
 def test_what_is_asked_after_a_suspend_does_not_wait_for_a_timer_from_before(
-    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
+    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Alarms[Round]
 ) -> None:
     ask(deadlines, asked(futures, loop, 5.0))
     loop.suspended = 100.0
@@ -207,7 +223,7 @@ class SlowToLookAt(float):
         return float(self) <= other
 
 
-class Noted(Alarms[str]):
+class Noted:
     """Alarms that note when each was over; handling one takes so many seconds.
 
     Attributes:
@@ -218,48 +234,48 @@ class Noted(Alarms[str]):
 
     def __init__(self, loop: Loop, seconds: float = 0.0) -> None:
         fake: Any = loop
-        super().__init__(fake, loop.clock)
+        self.alarms: Alarms[str] = Alarms(fake, loop.clock, self._over)
         self.over_at = {}
-        self._loop_of_test = loop
+        self._loop = loop
         self._seconds = seconds
 
-    def over(self, what: str, _at: float, _now: float) -> None:
-        self.due.pop(what)
-        self._loop_of_test.now += self._seconds
-        self.over_at[what] = self._loop_of_test.now
+    def _over(self, what: str, _at: float, _now: float) -> None:
+        self.alarms.due.pop(what)
+        self._loop.now += self._seconds
+        self.over_at[what] = self._loop.now
 
 
 @pytest.mark.parametrize(
     ("took", "pause"), [(0.001, 0.001 / LOOKS_PART), (LATE_SECONDS_MAX * LOOKS_PART * 3, LATE_SECONDS_MAX)]
 )
 def test_looks_that_take_long_come_seldom_but_not_too_seldom(loop: Loop, took: float, pause: float) -> None:
-    alarms = Noted(loop)
-    alarms.add("first", 1.0, loop.now)
+    noted = Noted(loop)
+    put_in(noted.alarms, "first", 1.0, loop.now)
     second = SlowToLookAt(1.0 + pause / 2)
     second.loop, second.seconds = loop, took
-    alarms.add("second", second, loop.now)
+    put_in(noted.alarms, "second", second, loop.now)
     loop.go_on(1.0)
     looked_at = loop.now
     loop.go_on(0.9 * pause)
-    assert list(alarms.over_at) == ["first"]
+    assert list(noted.over_at) == ["first"]
     loop.go_on(0.2 * pause)
-    assert alarms.over_at["second"] - looked_at < 1.1 * pause + 2 * took
+    assert noted.over_at["second"] - looked_at < 1.1 * pause + 2 * took
 
 
 def test_a_burst_does_not_put_off_what_is_due_soon_after_it(loop: Loop) -> None:
     """The pause after a look is a part of its time, without the work that bursts bring, which had to be done anyway."""
-    alarms = Noted(loop, seconds=0.001)
+    noted = Noted(loop, seconds=0.001)
     for i in range(1000):
-        alarms.add(f"of the burst {i}", 1.0, loop.now)
-    alarms.add("soon after", 1.4, loop.now)
+        put_in(noted.alarms, f"of the burst {i}", 1.0, loop.now)
+    put_in(noted.alarms, "soon after", 1.4, loop.now)
     loop.go_on(1.0)
     assert loop.now == pytest.approx(2.0)
     loop.go_on(0.01)
-    assert alarms.over_at["soon after"] == pytest.approx(2.01, abs=0.01)
+    assert noted.over_at["soon after"] == pytest.approx(2.01, abs=0.01)
 
 
 def test_nothing_is_left_of_it_once_it_is_closed(
-    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines
+    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Alarms[Round]
 ) -> None:
     ask(deadlines, asked(futures, loop, 1.0))
     deadlines.close()
@@ -267,7 +283,7 @@ def test_nothing_is_left_of_it_once_it_is_closed(
 
 
 def test_a_timer_that_was_never_set_is_made_up_for(
-    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
+    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Alarms[Round], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def strike(_seconds: float, _call: object) -> Timer:
         raise KeyboardInterrupt

@@ -18,7 +18,7 @@ from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER
 from relock._core.routing import Routed
 from relock._errors import ClientClosedError
-from relock._runtime.aio.deadlines import Deadlines
+from relock._runtime.aio.alarms import Alarms
 from relock._runtime.aio.line import Line
 from relock._runtime.aio.link import Link, wait_for_others
 from relock._runtime.aio.loop_hub import hub_for
@@ -76,7 +76,7 @@ class Foreground:
         if self._cluster is None:
             for master in session.masters:
                 self._link_for(master)
-        self._deadlines = Deadlines(loop, session.clock, lambda: session.node_timeout)
+        self._deadlines = Alarms(loop, session.clock, self._overdue)
         self._lone = None if session.lone is None else self._link_for(session.lone)
         self.calls = Calls(session, session.interrupted_of_tasks, self._hub, is_crowded=lambda: self._room() <= 0)
         self._idle: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
@@ -131,8 +131,11 @@ class Foreground:
             while True:
                 ahead = line.under_way if has_begun else line.places
                 if (ahead or self._room() <= 0) and not (has_begun and self._clock() >= until):
-                    with _Idle(self):
+                    self._busy -= 1
+                    try:
                         await line.wait(until, has_begun=has_begun)
+                    finally:
+                        self._busy += 1
                 has_begun = True
                 is_awaiting = False
                 try:
@@ -194,17 +197,15 @@ class Foreground:
                 for link in self._links_of.pop(master):
                     link.close()
 
-    def mark_idle(self, inbox: LoopInbox | None) -> None:
-        """Note that one caller sleeps from now on."""
+    def _mark_idle(self, inbox: LoopInbox) -> None:
+        """Note that the caller sleeps from now on, until something comes to its `inbox`."""
         self._busy -= 1
-        if inbox is not None:
-            self._idle[inbox] = None  # Mark, then look: `stop` finds it, or this finds it closed
+        self._idle[inbox] = None  # Mark, then look: `stop` finds it, or this finds it closed
 
-    def mark_busy(self, inbox: LoopInbox | None) -> None:
-        """Note that this caller sleeps no more."""
+    def _mark_busy(self, inbox: LoopInbox) -> None:
+        """Note that the caller sleeps no more."""
         self._busy += 1
-        if inbox is not None:
-            self._idle.pop(inbox, None)
+        self._idle.pop(inbox, None)
 
     # Effects --------------------------------------------------------------------------------------------------------
 
@@ -239,14 +240,32 @@ class Foreground:
     async def _answers_to(self, round_: Round) -> list[Answer]:
         """Wait for the answers that the asker of a round needs, until the round's time is over at most."""
         done: Any = round_.done
+        deadlines, until = self._deadlines, round_.until
         try:
             if not done.done():
-                self._deadlines.add(round_, round_.until, round_.sent_at)
+                deadlines.due[round_] = until
+                if not round_.sent_at <= deadlines.looks_at <= until:
+                    deadlines.look_by(until)
             await done
         finally:
             round_.done = None
-            self._deadlines.due.pop(round_, None)
+            deadlines.due.pop(round_, None)
         return round_.answers
+
+    def _overdue(self, round_: Round, at: float, now: float) -> None:
+        """Wake the asker of a round whose time is over, once what has come over the round's carriers by now is taken.
+
+        Where the loop comes late to this, the masters get once more the time by which it is late: replies may have
+        waited for the loop not in the socket, which was full, but behind that.
+        """
+        for carrier in round_.carriers:
+            carrier.take()
+        if round_.is_late or not round_.is_awaited:
+            self._deadlines.due.pop(round_, None)
+            round_.wake()
+        else:
+            round_.is_late = True
+            self._deadlines.due[round_] = now + min(now - at, self.session.node_timeout)
 
     def _send(self, round_: Round, links: list[Link]) -> None:
         """Send to the masters that are connected; if these are not enough, also to the others, once connected."""
@@ -275,17 +294,18 @@ class Foreground:
         hub, inbox = self._hub, self._inbox()
         entry = Entry(inbox)
         hub.confirmed.join(entry)  # Mark, then look: a change after the look wakes this task
+        self._mark_idle(inbox)
         try:
-            with _Idle(self, inbox):
-                while not hub.is_confirmed():
-                    left = until - self._clock()
-                    if left <= 0:
-                        return False
-                    with suppress(Empty):
-                        await inbox.take(until)
-                    self.check_open()
+            self.check_open()
+            while not hub.is_confirmed():
+                if self._clock() >= until:
+                    return False
+                with suppress(Empty):
+                    await inbox.take(until)
+                self.check_open()
             return True
         finally:
+            self._mark_busy(inbox)
             hub.confirmed.leave(entry)
 
     async def _park(self, park: Park) -> list[Handed]:
@@ -296,7 +316,7 @@ class Foreground:
         inbox = waiter.wakes
         if not isinstance(inbox, LoopInbox):
             raise AssertionError("a task's waiter has a task's inbox")
-        self.mark_idle(inbox)
+        self._mark_idle(inbox)
         try:
             if self.is_closed or session.closed:
                 self.check_open()
@@ -306,7 +326,7 @@ class Foreground:
                 await woken
         finally:
             inbox.wake_up()
-            self.mark_busy(inbox)
+            self._mark_busy(inbox)
         waiter.woke()
         if self.is_closed or session.closed:
             self.check_open()
@@ -329,16 +349,18 @@ class Foreground:
     async def _enter(self, enter: Enter) -> bool:
         inbox = self._inbox()
         waiting = self.session.gates.wait(*enter, enter.record.task, inbox)
+        self._mark_idle(inbox)
         try:
-            with _Idle(self, inbox):
-                while True:
-                    seconds = next(waiting)
-                    with suppress(Empty):
-                        await inbox.take(self._clock() + seconds)
-                    self.check_open()
+            self.check_open()
+            while True:
+                seconds = next(waiting)
+                with suppress(Empty):
+                    await inbox.take(self._clock() + seconds)
+                self.check_open()
         except StopIteration as end:
             return bool(end.value)
         finally:
+            self._mark_busy(inbox)
             waiting.close()
 
     async def _pause(self, pause: Pause) -> None:
@@ -404,7 +426,7 @@ class Foreground:
             self._wake_all()  # the session may have been closed without this foreground
             self._line.dismiss()
         self._deadlines.close()
-        self._inboxes.close()
+        self._inboxes.alarms.close()
         for link in self._links():
             link.close()
         session, hubs = self.session, self.session.hubs
@@ -421,28 +443,3 @@ class Foreground:
 
     def _links(self) -> Iterable[Link]:
         return chain.from_iterable(self._links_of.values())
-
-
-class _Idle:
-    """Block in which its caller sleeps: `close` wakes it by its inbox and does not wait for it.
-
-    No generator: thousands may sleep at once.
-    """
-
-    __slots__ = ("_foreground", "_inbox")
-
-    def __init__(self, foreground: Foreground, inbox: LoopInbox | None = None) -> None:
-        self._foreground = foreground
-        self._inbox = inbox
-
-    def __enter__(self) -> None:
-        self._foreground.mark_idle(self._inbox)
-        if self._inbox is not None:
-            try:
-                self._foreground.check_open()
-            except BaseException:
-                self._foreground.mark_busy(self._inbox)
-                raise
-
-    def __exit__(self, *_error: object) -> None:
-        self._foreground.mark_busy(self._inbox)

@@ -73,13 +73,16 @@ class LoopInbox:
         if self._items or until <= now:
             return None
         woken = self._woken = inboxes.loop.create_future()
-        inboxes.add(self, until, now)
+        alarms = inboxes.alarms
+        alarms.due[self] = until
+        if not now <= alarms.looks_at <= until:
+            alarms.look_by(until)
         return woken
 
     def wake_up(self) -> None:
         """Note that the task sleeps no more."""
         self._woken = None
-        self._inboxes.due.pop(self, None)
+        self._inboxes.alarms.due.pop(self, None)
 
     def ring(self) -> None:
         """Wake the task, if it sleeps. Called on the loop's thread."""
@@ -88,22 +91,23 @@ class LoopInbox:
             woken.set_result(None)
 
 
-class Inboxes(Alarms[LoopInbox]):
-    """Common part of one loop's inboxes: it wakes tasks that sleep when their time is over.
+class Inboxes:
+    """Common part of one loop's inboxes.
 
     Attributes:
+        alarms: wake tasks that sleep when their time is over.
         pulse: the pulse of the loop.
         thread: the identifier of the loop's thread while that acts on messages for the tasks; else 0.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, pulse: Pulse) -> None:
-        super().__init__(loop, clock)
+        self.alarms = Alarms(loop, clock, self._over)
         self.loop = loop
         self.clock = clock
         self.pulse = pulse
         self.thread = 0
 
-    def over(self, what: LoopInbox, _at: float, _now: float) -> None:
+    def _over(self, inbox: LoopInbox, _at: float, _now: float) -> None:
         """Wake the task of an inbox, because it has slept for long enough."""
-        self.due.pop(what, None)
-        what.ring()
+        self.alarms.due.pop(inbox, None)
+        inbox.ring()
