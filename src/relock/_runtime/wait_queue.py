@@ -7,17 +7,21 @@ exception could leave it taken.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from weakref import ref
 
 from attrs import define
 
+from relock._core.effects import Clock
 from relock._core.hold import FOREVER
 from relock._core.host import TokenQueue
 from relock._core.quorum import NEVER
 from relock._runtime.platform import Platform
+
+Waiting = Generator[float, None, bool]
+"""Wait of one caller: it yields for how long to wait for a token, again and again, and returns what came of it."""
 
 
 @define(eq=False, repr=False)
@@ -91,15 +95,18 @@ class WaitQueue:
         The thread that makes it true must call `wake_all` afterwards.
         """
         tokens: SimpleQueue[None] = platform.queue()
+        return wait_out(self.looks(is_so, until, platform.clock, tokens), tokens)
+
+    def looks(self, is_so: Callable[[], bool], until: float, clock: Clock, tokens: TokenQueue) -> Waiting:
+        """Yield for how long to wait for a token before the next look, as `wait_for`; return whether `is_so()`."""
         entry = Entry(tokens)
         try:
-            self.join(entry)  # Mark, then look: a change after the look wakes this thread
+            self.join(entry)  # Mark, then look: a change after the look wakes the caller
             while not is_so():
-                left = until - platform.clock()
+                left = until - clock()
                 if left <= 0:
                     return False
-                with suppress(Empty):
-                    tokens.get(timeout=left)
+                yield left
             return True
         finally:
             self.leave(entry)
@@ -110,3 +117,16 @@ class WaitQueue:
             entry = reference()
             if entry is not None and entry.is_waiting:
                 yield entry
+
+
+def wait_out(waiting: Waiting, tokens: "SimpleQueue[None]") -> bool:
+    """Have the calling thread wait as `waiting` says, for tokens that come to `tokens`; return what it returns."""
+    try:
+        while True:
+            seconds = next(waiting)
+            with suppress(Empty):
+                tokens.get(timeout=seconds)
+    except StopIteration as end:
+        return bool(end.value)
+    finally:
+        waiting.close()

@@ -27,7 +27,7 @@ from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.cluster import Cluster
 from relock._runtime.masters.master import Master
 from relock._runtime.session.session import Session
-from relock._runtime.wait_queue import Entry
+from relock._runtime.wait_queue import Waiting
 from relock._runtime.wakeups.waiter import Waiter
 
 Flow = Generator[Step, Any, Any]
@@ -287,26 +287,30 @@ class Foreground:
         self.check_open()
         hub = self._hub
         hub.register(listen.owner, listen.keys)
-        return hub.listen(NEVER) or await self._hears(listen.until)
+        if hub.listen(NEVER):
+            return True
+        inbox = self._inbox()
+        return await self._wait_out(hub.confirmed.looks(hub.is_confirmed, listen.until, self._clock, inbox), inbox)
 
-    async def _hears(self, until: float) -> bool:
-        """Wait until a quorum confirms the subscription; return whether it does by `until`."""
-        hub, inbox = self._hub, self._inbox()
-        entry = Entry(inbox)
-        hub.confirmed.join(entry)  # Mark, then look: a change after the look wakes this task
+    def _enter(self, enter: Enter) -> Coroutine[Any, Any, bool]:
+        inbox = self._inbox()
+        return self._wait_out(self.session.gates.wait(*enter, enter.record.task, inbox), inbox)
+
+    async def _wait_out(self, waiting: Waiting, inbox: LoopInbox) -> bool:
+        """Wait as `waiting` says, for tokens that come to `inbox`; return what it returns."""
         self._mark_idle(inbox)
         try:
             self.check_open()
-            while not hub.is_confirmed():
-                if self._clock() >= until:
-                    return False
+            while True:
+                seconds = next(waiting)
                 with suppress(Empty):
-                    await inbox.take(until)
+                    await inbox.take(self._clock() + seconds)
                 self.check_open()
-            return True
+        except StopIteration as end:
+            return bool(end.value)
         finally:
             self._mark_busy(inbox)
-            hub.confirmed.leave(entry)
+            waiting.close()
 
     async def _park(self, park: Park) -> list[Handed]:
         """Sleep as `Park` says. Ten thousand tasks may sleep here: so one frame, with its state on the inbox."""
@@ -345,23 +349,6 @@ class Foreground:
 
     async def _undo(self, undo: Undo) -> None:
         self.session.undo_attempt(undo)
-
-    async def _enter(self, enter: Enter) -> bool:
-        inbox = self._inbox()
-        waiting = self.session.gates.wait(*enter, enter.record.task, inbox)
-        self._mark_idle(inbox)
-        try:
-            self.check_open()
-            while True:
-                seconds = next(waiting)
-                with suppress(Empty):
-                    await inbox.take(self._clock() + seconds)
-                self.check_open()
-        except StopIteration as end:
-            return bool(end.value)
-        finally:
-            self._mark_busy(inbox)
-            waiting.close()
 
     async def _pause(self, pause: Pause) -> None:
         await asyncio.sleep(pause.seconds)

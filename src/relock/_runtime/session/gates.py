@@ -14,10 +14,8 @@ task in line that gives way loses its place.
 """
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable
 from itertools import islice, takewhile
-from queue import Empty
 from typing import Any
 
 from relock._core.book import HoldKey
@@ -25,7 +23,7 @@ from relock._core.call_record import LOOK_SECONDS, SILENT_SECONDS, CallRecord
 from relock._core.host import TokenQueue
 from relock._owner import loop_of, runs_on
 from relock._runtime.platform import Platform
-from relock._runtime.wait_queue import Entry, WaitQueue
+from relock._runtime.wait_queue import Entry, Waiting, WaitQueue, wait_out
 
 AHEAD_MAX = 16  # places in line whose event loops are asked at once: thousands may be in line, and each looks
 _INSIDE, _LINE = "inside", "line"
@@ -129,16 +127,7 @@ class Gates:
             return True
         self._check_loop(key)
         tokens: Any = self._platform.queue()
-        waiting = self.wait(record, key, until, caller, tokens)
-        try:
-            while True:
-                seconds = next(waiting)
-                with suppress(Empty):
-                    tokens.get(timeout=seconds)
-        except StopIteration as end:
-            return bool(end.value)
-        finally:
-            waiting.close()
+        return wait_out(self.wait(record, key, until, caller, tokens), tokens)
 
     def _check_loop(self, key: HoldKey) -> None:
         loop, gate = self._platform.loop(), self._gates.get(key)
@@ -165,9 +154,7 @@ class Gates:
         record.gate = None
         return False
 
-    def wait(
-        self, record: CallRecord, key: HoldKey, until: float, caller: object, tokens: TokenQueue
-    ) -> Generator[float, None, bool]:
+    def wait(self, record: CallRecord, key: HoldKey, until: float, caller: object, tokens: TokenQueue) -> Waiting:
         """Yield for how long to wait for a token in `tokens`, again and again; return whether `caller` is in."""
         while True:
             gate = self._gates.get(key) or self._gates.setdefault(key, _Gate({}))
