@@ -18,7 +18,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-_serials = itertools.count(1)
+serials = itertools.count(1)
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_.-]")
 _READABLE_LENGTH_MAX = 64
 
@@ -43,7 +43,7 @@ class ThreadOwner:
 
     def __init__(self) -> None:
         self.ident = threading.get_ident()
-        self.who = Owner(next(_serials), weakref.ref(self), None)
+        self.who = Owner(next(serials), weakref.ref(self), None)
 
     def get_name(self) -> str:
         """Return the thread's name; its identifier where `threading` did not start it."""
@@ -123,37 +123,6 @@ class _Local(threading.local):
 
 #: Return the calling thread as an owner, also a thread that was started through ``_thread``.
 current_thread: Callable[[], Owner] = partial(attrgetter("who"), _Local())
-
-
-class _Tasks(threading.local):
-    """Tasks of the loop that each thread runs, kept by thread: so no two threads change the same dict at once."""
-
-    def __init__(self) -> None:
-        known: dict[weakref.ref[asyncio.Task[Any]], Owner] = {}
-        self.known = known  # a WeakKeyDictionary would run Python code at each look-up
-        self.forget = lambda task: known.pop(task, None)  # any thread may collect the task, and must find this dict
-
-
-_tasks = _Tasks()
-
-
-def current_task() -> Owner | None:
-    """Return the task, as an owner, that the calling thread's event loop runs; None outside a task.
-
-    A task is known by its object. Others may have its name or id; a child copies the context of its parent, and would
-    come in on top of the parent if a context variable told them apart.
-    """
-    loop = running_loop()
-    task = None if loop is None else asyncio.current_task(loop)
-    if task is None:
-        return None
-    tasks = _tasks
-    who = tasks.known.get(weakref.ref(task))
-    if who is None:
-        who = tasks.known[weakref.ref(task, tasks.forget)] = Owner(
-            next(_serials), TaskRef(task), None, takes_turns=True
-        )
-    return who
 
 
 class _Callback:

@@ -16,8 +16,8 @@ from relock._core.renewal import confirm_lease, renew_now
 from relock._errors import RelockError
 from relock._holding import HasSession, Holding
 from relock._options import LockOptions, called_as, check_keywords, check_seconds
-from relock._owner import Owner, current_task
-from relock._runtime.aio.foreground import Foreground
+from relock._owner import Owner
+from relock._runtime.aio.foreground import Foreground, current_task
 from relock._runtime.aio.loss_hook import LossHooks
 from relock.lock import NOT_PASSED, acquiring, longest_wait
 

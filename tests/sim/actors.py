@@ -16,7 +16,7 @@ from support.virtual_actor import VirtualActor
 
 from relock import AsyncClient, AsyncLock, Client
 from relock._owner import Owner, running_loop
-from relock._owner import current_task as current_owner
+from relock._runtime.aio.foreground import current_task as current_owner
 from relock.testing._loop import VirtualLoop
 from relock.testing._platform import VirtualQueue
 from relock.testing._process import Process, Task, current_task

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from relock._core.book import Book
-from relock._owner import Owner, caller_name, current_task, current_thread, named
+from relock._owner import Owner, caller_name, current_thread, named
+from relock._runtime.aio.foreground import current_task
 
 
 class FakeHold:

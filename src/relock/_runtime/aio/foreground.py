@@ -1,6 +1,8 @@
 """Part of a client on one event loop: it carries out what flows ask for, and never blocks the loop."""
 
 import asyncio
+import threading
+import weakref
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable
 from contextlib import suppress
 from functools import partial
@@ -18,17 +20,17 @@ from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER
 from relock._core.routing import Routed
 from relock._errors import ClientClosedError
+from relock._owner import Owner, TaskRef, running_loop, serials
 from relock._runtime.aio.alarms import Alarms
 from relock._runtime.aio.line import Line
-from relock._runtime.aio.link import Link, wait_for_others
-from relock._runtime.aio.loop_hub import hub_for
+from relock._runtime.aio.link import Link, send_over
+from relock._runtime.aio.loop_hub import give_up, hub_for
 from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.masters.cluster import Cluster
 from relock._runtime.masters.master import Master
 from relock._runtime.session.session import Session
 from relock._runtime.wait_queue import Waiting
-from relock._runtime.wakeups.waiter import Waiter
 
 Flow = Generator[Step, Any, Any]
 
@@ -225,7 +227,7 @@ class Foreground:
         way = self._panel.route(asked) if self._cluster is None else await self._route(self._cluster, asked)
         while parts := way.parts(self._clock()):
             for part in parts:
-                self._send(part.round, [self._link_for(master) for master in part.masters])
+                send_over([self._link_for(master) for master in part.masters], part.round, self._panel, self._clock)
             for part in parts:
                 await self._answers_to(part.round)
             if not asked.ends:
@@ -266,22 +268,6 @@ class Foreground:
         else:
             round_.is_late = True
             self._deadlines.due[round_] = now + min(now - at, self.session.node_timeout)
-
-    def _send(self, round_: Round, links: list[Link]) -> None:
-        """Send to the masters that are connected; if these are not enough, also to the others, once connected."""
-        round_.carriers, round_.done = links, self.loop.create_future()
-        for link in links:
-            link.look(round_.sent_at)
-        connected = [link for link in links if link.is_connected]
-        is_enough = self._panel.is_enough(len(connected), len(links))
-        for link in links:
-            if link in connected or not is_enough:
-                link.ask(round_)
-            else:
-                link.open()
-                round_.miss(link.master, link.master.unconnected())
-        if not is_enough:
-            wait_for_others(round_, links, self._quorum, self.loop, self._clock)
 
     async def _listen(self, listen: Listen) -> bool:
         self.check_open()
@@ -325,7 +311,7 @@ class Foreground:
             if self.is_closed or session.closed:
                 self.check_open()
             if self._quorum > 1:
-                await self._gathered(waiter, inbox, park.until)
+                await inbox.feed(waiter.gather(park.until, self._quorum, hub.gather_seconds))
             elif (woken := inbox.sleep(park.until)) is not None:
                 await woken
         finally:
@@ -335,14 +321,6 @@ class Foreground:
         if self.is_closed or session.closed:
             self.check_open()
         return hub.handed_to(waiter)
-
-    async def _gathered(self, waiter: Waiter, inbox: LoopInbox, until: float) -> None:
-        """Sleep until enough masters have woken `waiter`, or until `until`."""
-        gathering = waiter.gather(until, self._quorum, self._hub.gather_seconds)
-        with suppress(Empty, StopIteration):
-            until = next(gathering)
-            while True:
-                until = gathering.send(await inbox.take(until))
 
     async def _leave(self, leave: Leave) -> None:
         self._hub.forget(leave.owner)
@@ -416,17 +394,40 @@ class Foreground:
         self._inboxes.alarms.close()
         for link in self._links():
             link.close()
-        session, hubs = self.session, self.session.hubs
         try:
-            session.foregrounds.remove(self)
+            self.session.foregrounds.remove(self)
         except KeyError:  # another thread has done it
             return
-        if self.loop.is_closed():
-            hubs.spare.append(self._hub)  # Mark, then look: `close` finds it, or this finds the session closed
-        else:
-            hubs.stop(self._hub)
-        if session.closed and not session.is_closing:  # else the janitor hears what comes for it, before its end
-            hubs.stop_spare()
+        give_up(self.session, self._hub)
 
     def _links(self) -> Iterable[Link]:
         return chain.from_iterable(self._links_of.values())
+
+
+class _Tasks(threading.local):
+    """Tasks of the loop that each thread runs, kept by thread: so no two threads change the same dict at once."""
+
+    def __init__(self) -> None:
+        known: dict[weakref.ref[asyncio.Task[Any]], Owner] = {}
+        self.known = known  # a WeakKeyDictionary would run Python code at each look-up
+        self.forget = lambda task: known.pop(task, None)  # any thread may collect the task, and must find this dict
+
+
+_tasks = _Tasks()
+
+
+def current_task() -> Owner | None:
+    """Return the task, as an owner, that the calling thread's event loop runs; None outside a task.
+
+    A task is known by its object. Others may have its name or id; a child copies the context of its parent, and would
+    come in on top of the parent if a context variable told them apart.
+    """
+    loop = running_loop()
+    task = None if loop is None else asyncio.current_task(loop)
+    if task is None:
+        return None
+    tasks = _tasks
+    who = tasks.known.get(weakref.ref(task))
+    if who is None:
+        who = tasks.known[weakref.ref(task, tasks.forget)] = Owner(next(serials), TaskRef(task), None, takes_turns=True)
+    return who

@@ -21,7 +21,7 @@ from functools import partial
 
 from redis import exceptions as redis_errors
 
-from relock._core.asking import PATIENT_PART, Round, grace_seconds
+from relock._core.asking import PATIENT_PART, Panel, Round, grace_seconds
 from relock._core.effects import Clock, Failure
 from relock._errors import ConfigurationError
 from relock._runtime.aio.alarms import TIMER_SECONDS_MAX
@@ -60,7 +60,7 @@ class Link:
         self.master = master
         self.connection = None
         self.waiting = deque()
-        self._loop = loop
+        self.loop = loop
         self._line = line
         self._hub = hub
         self._opening: asyncio.Future[_Opened] | None = None
@@ -160,7 +160,7 @@ class Link:
 
     def _listen_for(self, seconds: float) -> None:
         """Look again in so many seconds whether the master has been silent for too long."""
-        self._silence = self._loop.call_later(min(seconds, TIMER_SECONDS_MAX), self._judge)
+        self._silence = self.loop.call_later(min(seconds, TIMER_SECONDS_MAX), self._judge)
 
     def _judge(self) -> None:
         """Give the connection up if the master has been silent on it for too long."""
@@ -210,7 +210,7 @@ class Link:
         """Have a thread open a connection, unless one does so already."""
         if self._opening is None and not self._is_closed:
             self._opening = on_thread(
-                self.master.platform, self._loop, self._open, name="relock-opener", unheard=_close_opened
+                self.master.platform, self.loop, self._open, name="relock-opener", unheard=_close_opened
             )
             self._opening.add_done_callback(self._opened)
 
@@ -249,7 +249,7 @@ class Link:
         def failed(error: BaseException) -> None:
             self._broke(connection, error)
 
-        channel = self.master.platform.loop_channel(connection.channel, connection.raw, self._loop, failed)
+        channel = self.master.platform.loop_channel(connection.channel, connection.raw, self.loop, failed)
         connection.channel = channel
         self._quiet_since = self.master.clock()
         channel.watch(partial(self._readable if channel.may_be_pending else self._receive, connection))
@@ -280,7 +280,7 @@ class Link:
         self.connection = None
         if connection.in_flight:
             replaced = Failure(self.master.address, "another server has taken its place")
-            self._retired[connection] = self._loop.call_later(self.master.node_timeout, self._end, connection, replaced)
+            self._retired[connection] = self.loop.call_later(self.master.node_timeout, self._end, connection, replaced)
         else:
             self._close(connection)
 
@@ -327,7 +327,7 @@ class Link:
         connection, self.connection = self.connection, None
         connections = [*self._retired, *([] if connection is None else [connection])]
         why = "the client was closed"
-        if self._loop.is_closed():
+        if self.loop.is_closed():
             why = "its event loop was closed"
             for round_ in [*self.waiting, *[one for connection in connections for one in _rounds_on(connection)]]:
                 round_.done = None
@@ -339,6 +339,24 @@ class Link:
         self._fail_waiting(Failure(self.master.address, why, sent=False))
         if self._silence is not None:
             self._silence.cancel()
+
+
+def send_over(links: Sequence[Link], round_: Round, panel: Panel[Master], clock: Clock) -> None:
+    """Send a round to the masters that are connected; if these are not enough, also to the others, once connected."""
+    loop = links[0].loop
+    round_.carriers, round_.done = links, loop.create_future()
+    for link in links:
+        link.look(round_.sent_at)
+    connected = [link for link in links if link.is_connected]
+    is_enough = panel.is_enough(len(connected), len(links))
+    for link in links:
+        if link in connected or not is_enough:
+            link.ask(round_)
+        else:
+            link.open()
+            round_.miss(link.master, link.master.unconnected())
+    if not is_enough:
+        wait_for_others(round_, links, panel.quorum, loop, clock)
 
 
 def wait_for_others(

@@ -258,3 +258,14 @@ def hub_for(session: Session, inboxes: Inboxes) -> LoopHub:
     else:
         hub.move_to(inboxes)
     return hub
+
+
+def give_up(session: Session, hub: LoopHub) -> None:
+    """Leave the hub of a loop that is closed to the next loop; stop the hub of another one."""
+    hubs = session.hubs
+    if hub.loop.is_closed():
+        hubs.spare.append(hub)  # Mark, then look: `close` finds it, or this finds the session closed
+    else:
+        hubs.stop(hub)
+    if session.closed and not session.is_closing:  # else the janitor hears what comes for it, before its end
+        hubs.stop_spare()

@@ -1,6 +1,8 @@
 """Inboxes of the tasks of one loop, into which any thread may put."""
 
 import asyncio
+from collections.abc import Generator
+from contextlib import suppress
 from queue import Empty
 from threading import get_ident
 from typing import Any
@@ -65,6 +67,13 @@ class LoopInbox:
         finally:
             self.wake_up()
         return self.get_nowait()
+
+    async def feed(self, gathering: Generator[float, Any, None]) -> None:
+        """Send `gathering` each item that comes by the time that it yields, until it ends or no item has come."""
+        with suppress(Empty, StopIteration):
+            until = next(gathering)
+            while True:
+                until = gathering.send(await self.take(until))
 
     def sleep(self, until: float) -> "asyncio.Future[None] | None":
         """Return what the task awaits until there is an item, or it is `until`; else None. `wake_up` must follow."""
