@@ -47,21 +47,21 @@ class Alarms(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     def look_by(self, at: float) -> None:
-        """Have the timer look at `at`, or earlier if it would have."""
-        self._set_timer(min(at, self.looks_at))
+        """Have the timer look at `at`, or earlier if it would have.
+
+        The new timer is set before the old one is cancelled: where an exception strikes, one of them is left.
+        """
+        at = min(at, self.looks_at)
+        timer = self._loop.call_later(min(max(0.0, at - self._clock()), TIMER_SECONDS_MAX), self._look)
+        old, self._timer, self.looks_at = self._timer, timer, at
+        if old is not None:
+            old.cancel()
 
     def close(self) -> None:
         """Cancel the timer: nobody waits any more. Called on the loop, or when the loop is closed."""
         timer, self._timer, self.looks_at = self._timer, None, FOREVER
         if timer is not None and not self._loop.is_closed():
             timer.cancel()
-
-    def _set_timer(self, at: float) -> None:
-        """Set the new timer before the old one is cancelled: where an exception strikes, one of them is left."""
-        timer = self._loop.call_later(min(max(0.0, at - self._clock()), TIMER_SECONDS_MAX), self._look)
-        old, self._timer, self.looks_at = self._timer, timer, at
-        if old is not None:
-            old.cancel()
 
     def _look(self) -> None:
         self._timer, self.looks_at, pause = None, FOREVER, 0.0
@@ -73,4 +73,4 @@ class Alarms(Generic[T]):
                 self._over(what, at, now)
         finally:
             if self.due:
-                self._set_timer(max(min(self.due.values()), self._clock() + pause))
+                self.look_by(max(min(self.due.values()), self._clock() + pause))

@@ -69,9 +69,8 @@ class Foreground:
         self._panel = Panel(session.masters)
         self._quorum = self._panel.quorum
         self._line = Line(loop, session.clock, self._room)
-        inboxes = self._inboxes = Inboxes(loop, session.clock, self.pulse)
-        self._inbox = partial(LoopInbox, inboxes)
-        self._hub = hub_for(session, inboxes)
+        self._inboxes = Inboxes(loop, session.clock, self.pulse)
+        self._hub = hub_for(session, self._inboxes)
         first = session.masters[0]
         self._cluster = first if isinstance(first, Cluster) else None
         self._links_of: dict[Master, list[Link]] = {}  # those to nodes of a Cluster are made when they are needed
@@ -93,7 +92,7 @@ class Foreground:
             Leave: self._leave,
             Undo: self._undo,
             Enter: self._enter,
-            Pause: self._pause,
+            Pause: lambda pause: asyncio.sleep(pause.seconds),
         }
         session.foregrounds.add(self)  # Mark, then look: `close` finds it, or this finds the session closed
         if session.closed and not session.is_closing:
@@ -275,11 +274,11 @@ class Foreground:
         hub.register(listen.owner, listen.keys)
         if hub.listen(NEVER):
             return True
-        inbox = self._inbox()
+        inbox = LoopInbox(self._inboxes)
         return await self._wait_out(hub.confirmed.looks(hub.is_confirmed, listen.until, self._clock, inbox), inbox)
 
     def _enter(self, enter: Enter) -> Coroutine[Any, Any, bool]:
-        inbox = self._inbox()
+        inbox = LoopInbox(self._inboxes)
         return self._wait_out(self.session.gates.wait(*enter, enter.record.task, inbox), inbox)
 
     async def _wait_out(self, waiting: Waiting, inbox: LoopInbox) -> bool:
@@ -327,9 +326,6 @@ class Foreground:
 
     async def _undo(self, undo: Undo) -> None:
         self.session.undo_attempt(undo)
-
-    async def _pause(self, pause: Pause) -> None:
-        await asyncio.sleep(pause.seconds)
 
     def check_open(self) -> None:
         """Raise `ClientClosedError` once the client, or its part on this loop, was closed."""

@@ -32,7 +32,6 @@ from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.round import InFlight
-from relock._runtime.net.loop_channel import LoopChannel
 
 logger = logging.getLogger(__name__)
 
@@ -95,9 +94,7 @@ class Link:
     @property
     def room(self) -> int:
         """Number of further requests that may be sent now; without a connection, as many may wait for one."""
-        if self.connection is None:
-            return self.in_flight_max
-        return self.in_flight_max - len(self.connection.in_flight) - len(self.waiting)
+        return self.in_flight_max - (0 if self.connection is None else self.load)
 
     @property
     def load(self) -> int:
@@ -291,7 +288,7 @@ class Link:
         """
         if connection is self.connection:
             self.connection = None
-        self._unwatch(connection)  # before its socket is closed, for then another socket may get its number
+        connection.channel.unwatch()  # before its socket is closed, for then another socket may get its number
         if connection.in_flight:
             self._end(connection, self.master.pool.broke(connection, error))
         else:
@@ -314,12 +311,8 @@ class Link:
         timer = self._retired.pop(connection, None)
         if timer is not None:
             timer.cancel()
-        self._unwatch(connection)
+        connection.channel.unwatch()
         connection.close()
-
-    def _unwatch(self, connection: Connection) -> None:
-        if isinstance(connection.channel, LoopChannel):
-            connection.channel.unwatch()
 
     def close(self) -> None:
         """Close the connections; requests under way get no answer. Called on the loop, or when the loop is closed."""

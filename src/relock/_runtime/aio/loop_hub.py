@@ -181,7 +181,7 @@ class LoopSubscription(Subscription):
         """Close the socket."""
         raw, self._raw = self._raw, None
         ear, self._ear = self._ear, None
-        if ear is not None and isinstance(ear.channel, LoopChannel):
+        if ear is not None:
             ear.channel.unwatch()
         self._close(raw)
 

@@ -60,6 +60,9 @@ class Channel:
     parse: Callable[[Any], list[Any]]
     has_part: Callable[[], bool] = bool  # False: `parse` keeps no part
 
+    def unwatch(self) -> None:
+        """End the watch of an event loop, if one watches; afterwards the socket may be closed."""
+
     def is_pending(self) -> bool:
         """Return whether bytes were read that `take` has not returned yet, and polling `fileno` does not show."""
         return False
