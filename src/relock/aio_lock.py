@@ -218,10 +218,10 @@ class AsyncLock(Holding):
             RuntimeError: it is called outside a task, without ``owner=``.
         """
         who = self._who()
-        return AwaitedCall(self._release(who), partial(self._release_unbegun, who))
+        return AwaitedCall(self._release(who), partial(self._release_later, who))
 
-    def _release_unbegun(self, who: Owner) -> None:
-        """Give back a level for a release that was made a task, and was cancelled before it began."""
+    def _release_later(self, who: Owner) -> None:
+        """Have a level given back in the background, for a release that was cancelled before it began."""
         self._client._session.interrupted_of_tasks.undo_release(CallRecord(), self.name, who, 1)
 
     async def _release(self, who: Owner) -> None:
@@ -291,12 +291,12 @@ class AsyncLock(Holding):
             NotOwnedError: the body released more than it acquired, or another task has entered the block.
         """
         who = self._who()
-        session = self._client._session
-        hook = None if self._loss_hooks is None else self._loss_hooks.remove(session.holds.get((self.name, who.key)))
+        holds = self._client._session.holds
+        hook = None if self._loss_hooks is None else self._loss_hooks.remove(holds.get((self.name, who.key)))
         try:
             is_cancelled_by_us = hook is not None and await hook.end(error)
         except BaseException:  # another cancellation came as well
-            session.interrupted_of_tasks.undo_release(CallRecord(), self.name, who, 1)
+            self._release_later(who)
             raise
         try:
             await self._release(who)

@@ -49,7 +49,7 @@ class Driver(Host):
             Listen: self._listen,
             Park: self._park,
             Leave: self._leave,
-            Undo: self._undo,
+            Undo: self.undo_attempt,
             Enter: self.enter,
             Pause: self._pause,
         }
@@ -131,9 +131,6 @@ class Driver(Host):
 
     def _leave(self, leave: Leave) -> None:
         self.hub.forget(leave.owner)
-
-    def _undo(self, undo: Undo) -> None:
-        self.undo_attempt(undo)
 
     def _pause(self, pause: Pause) -> None:
         self.platform.sleep(pause.seconds)
