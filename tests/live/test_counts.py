@@ -429,9 +429,9 @@ class Walk:
     """Way of one call of a task through relock.
 
     Attributes:
-        python_calls: how many of relock's functions are called, or gone on with, until the work is over.
-        files: in how many files of relock's these are.
-        hops: how often one of these functions is in another file than the one before: so often a reader turns to
+        python_calls: how often relock's functions are called, or resumed, until the work is over.
+        files: the number of files in which these functions are.
+        hops: how often a call is in another file than the call before, so that a reader turns to
             another file.
     """
 

@@ -80,23 +80,23 @@ def loop() -> Loop:
     return Loop()
 
 
-def made(loop: Loop, clock: Callable[[], float]) -> Alarms[Round]:
-    """Return the deadlines of a foreground with a node timeout of half a second."""
+def made(loop: Loop, clock: Callable[[], float]) -> Any:
+    """Return the part of a foreground in which its tasks wait for answers, with a node timeout of half a second."""
     fake: Any = loop
     foreground: Any = object.__new__(Foreground)
     foreground.session = SimpleNamespace(node_timeout=0.5)
     foreground._deadlines = Alarms(fake, clock, foreground._overdue)
-    deadlines: Alarms[Round] = foreground._deadlines
-    return deadlines
+    foreground.waiting = []
+    return foreground
 
 
 @pytest.fixture
-def deadlines(loop: Loop) -> Alarms[Round]:
+def foreground(loop: Loop) -> Any:
     return made(loop, loop.clock)
 
 
-def struck_by(strikes: list[BaseException], loop: Loop) -> Alarms[Round]:
-    """Return deadlines whose next look at the clock raises the exception in `strikes`."""
+def struck_by(strikes: list[BaseException], loop: Loop) -> Any:
+    """Return a foreground whose next look at the clock raises the exception in `strikes`."""
 
     def clock() -> float:
         if strikes:
@@ -119,24 +119,17 @@ def is_over(round_: Round) -> bool:
     return not round_.is_awaited
 
 
-def put_in(alarms: Alarms[Any], what: object, at: float, now: float) -> None:
-    """Put a thing in, and have the timer look by its time."""
-    alarms.due[what] = at
-    if not now <= alarms.looks_at <= at:
-        alarms.look_by(at)
+def ask(foreground: Any, round_: Round) -> None:
+    """Let a task wait for the round."""
+    task = foreground._answers_to(round_)
+    task.send(None)
+    foreground.waiting.append(task)  # else it would end here
 
 
-def ask(deadlines: Alarms[Round], round_: Round) -> None:
-    """Let a caller wait for the round."""
-    put_in(deadlines, round_, round_.until, round_.sent_at)
-
-
-def test_each_is_woken_when_its_time_is_over(
-    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Alarms[Round]
-) -> None:
+def test_each_is_woken_when_its_time_is_over(futures: asyncio.AbstractEventLoop, loop: Loop, foreground: Any) -> None:
     late, soon = asked(futures, loop, 3.0), asked(futures, loop, 1.0)
     for one in (late, soon):
-        ask(deadlines, one)
+        ask(foreground, one)
     loop.go_on(1.0)
     loop.go_on(0.001)
     assert (is_over(soon), is_over(late)) == (True, False)
@@ -146,10 +139,10 @@ def test_each_is_woken_when_its_time_is_over(
 
 
 def test_a_loop_that_comes_late_gives_the_masters_as_much_time_more_but_not_more_than_a_node_timeout(
-    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Alarms[Round]
+    futures: asyncio.AbstractEventLoop, loop: Loop, foreground: Any
 ) -> None:
     one = asked(futures, loop, 1.0)
-    ask(deadlines, one)
+    ask(foreground, one)
     loop.go_on(9.0)
     loop.go_on(0.49)
     assert not is_over(one)
@@ -161,13 +154,12 @@ def test_what_strikes_while_an_earlier_timer_is_set_leaves_the_one_that_there_wa
     futures: asyncio.AbstractEventLoop, loop: Loop
 ) -> None:
     strikes: list[BaseException] = []
-    deadlines = struck_by(strikes, loop)
+    foreground = struck_by(strikes, loop)
     struck, other = asked(futures, loop, 1.0), asked(futures, loop, 2.0)
-    ask(deadlines, other)
+    ask(foreground, other)
     strikes.append(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        ask(deadlines, struck)
-    deadlines.due.pop(struck)
+        ask(foreground, struck)
     loop.go_on(2.0)
     loop.go_on(0.01)
     assert is_over(other)
@@ -175,9 +167,9 @@ def test_what_strikes_while_an_earlier_timer_is_set_leaves_the_one_that_there_wa
 
 def test_what_strikes_a_look_itself_leaves_a_timer_for_the_next(futures: asyncio.AbstractEventLoop, loop: Loop) -> None:
     strikes: list[BaseException] = []
-    deadlines = struck_by(strikes, loop)
+    foreground = struck_by(strikes, loop)
     one = asked(futures, loop, 1.0)
-    ask(deadlines, one)
+    ask(foreground, one)
     strikes.append(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         loop.go_on(1.0)
@@ -187,29 +179,36 @@ def test_what_strikes_a_look_itself_leaves_a_timer_for_the_next(futures: asyncio
 
 
 def test_what_strikes_one_in_its_turn_does_not_keep_the_others_from_being_woken(
-    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Alarms[Round]
+    futures: asyncio.AbstractEventLoop, loop: Loop, foreground: Any
 ) -> None:
     struck, other = asked(futures, loop, 1.0, Struck), asked(futures, loop, 2.0)
-    ask(deadlines, struck)
-    ask(deadlines, other)
+    ask(foreground, struck)
+    ask(foreground, other)
     with pytest.raises(KeyboardInterrupt):
         loop.go_on(1.0)
-    deadlines.due.pop(struck)
+    foreground._deadlines.due.pop(struck)
     loop.go_on(1.0)
     loop.go_on(0.01)
     assert is_over(other)
 
 
 def test_what_is_asked_after_a_suspend_does_not_wait_for_a_timer_from_before(
-    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Alarms[Round]
+    futures: asyncio.AbstractEventLoop, loop: Loop, foreground: Any
 ) -> None:
-    ask(deadlines, asked(futures, loop, 5.0))
+    ask(foreground, asked(futures, loop, 5.0))
     loop.suspended = 100.0
     one = asked(futures, loop, 0.1)
-    ask(deadlines, one)
+    ask(foreground, one)
     for _ in range(3):
         loop.go_on(0.1)
     assert is_over(one)
+
+
+def put_in(alarms: Alarms[Any], what: object, at: float, now: float) -> None:
+    """Put a thing in, and have the timer look by its time."""
+    alarms.due[what] = at
+    if not now <= alarms.looks_at <= at:
+        alarms.look_by(at)
 
 
 class SlowToLookAt(float):
@@ -275,26 +274,26 @@ def test_a_burst_does_not_put_off_what_is_due_soon_after_it(loop: Loop) -> None:
 
 
 def test_nothing_is_left_of_it_once_it_is_closed(
-    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Alarms[Round]
+    futures: asyncio.AbstractEventLoop, loop: Loop, foreground: Any
 ) -> None:
-    ask(deadlines, asked(futures, loop, 1.0))
-    deadlines.close()
+    ask(foreground, asked(futures, loop, 1.0))
+    foreground._deadlines.close()
     assert all(timer.is_cancelled for timer in loop.timers)
 
 
 def test_a_timer_that_was_never_set_is_made_up_for(
-    futures: asyncio.AbstractEventLoop, loop: Loop, deadlines: Alarms[Round], monkeypatch: pytest.MonkeyPatch
+    futures: asyncio.AbstractEventLoop, loop: Loop, foreground: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def strike(_seconds: float, _call: object) -> Timer:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(loop, "call_later", strike)
     with pytest.raises(KeyboardInterrupt):
-        ask(deadlines, asked(futures, loop, 1.0))
+        ask(foreground, asked(futures, loop, 1.0))
     monkeypatch.undo()
     loop.go_on(1.5)
     one = asked(futures, loop, 1.0)
-    ask(deadlines, one)
+    ask(foreground, one)
     loop.go_on(1.0)
     loop.go_on(0.01)
     assert is_over(one)

@@ -29,6 +29,17 @@ async def test_what_is_put_in_comes_out_in_order() -> None:
         await inbox.take(0.0)
 
 
+async def test_a_task_goes_on_when_its_time_is_over_though_another_one_has_longer() -> None:
+    now = 0.0
+    inboxes = Inboxes(asyncio.get_running_loop(), lambda: now, Pulse(FOREVER))
+    slept = [LoopInbox(inboxes).sleep(until) for until in (9.0, 5.0)]
+    assert inboxes.alarms.looks_at == 5.0
+    now = 5.0
+    inboxes.alarms._look()
+    assert [woken is not None and woken.done() for woken in slept] == [False, True]
+    inboxes.alarms.close()
+
+
 async def test_a_thread_wakes_the_task() -> None:
     inbox = inbox_of(asyncio.get_running_loop())
     putting = asyncio.create_task(asyncio.to_thread(inbox.put, "it"))
