@@ -101,7 +101,8 @@ def test_masters_move_in_some_runs_in_every_way() -> None:
     assert 0.8 * MOVED_PART < len(plans) / 2000 < 1.2 * MOVED_PART
     assert {kind for plan in plans for kind in plan.kinds} >= {*MOVING, *FAILING_BACK, *AROUND}
     assert {(plan.masters > 1, plan.guard > 0) for plan in plans} == {(True, True), (False, True), (False, False)}
-    assert [plan for seed in range(2000) if (plan := moved(seed)) is not None] == plans, "a seed has one plan"
+    again = [plan for seed in range(2000) if (plan := moved(seed)) is not None]
+    assert again == plans, "a seed has one plan"
 
 
 # Replicas -------------------------------------------------------------------------------------------------------------
