@@ -9,8 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from attrs import field, frozen
-
 from relock._core.asking import Part, Round, Voter
 from relock._core.effects import Answer, Ask, Exchange, Failure, Reply
 from relock._scripts import Call
@@ -21,25 +19,14 @@ HOPS_MAX = 4  # how many nodes a call is sent to, at most
 N = TypeVar("N", bound=Voter)
 
 
-@frozen
-class Redirect(Failure):
-    """Failure of a node that sent the call on, and did nothing else.
-
-    Attributes:
-        target: the node that must be asked.
-        asking: that holds once, as the slot is being moved.
-    """
-
-    target: Any = field(default=None, repr=False, eq=False)
-    asking: bool = False
-
-
 class Routed(Sequence[Reply | Failure], Generic[N]):
     """Calls of one `Ask`, on their way through a Cluster, and the answers to them; what comes later is seen too.
 
     Args:
         asked: the calls.
         node_of: returns the node that serves a call's lock, or the `Failure` where none does.
+        sent_on: returns the node to which the failure of a node sends a call on, and if that holds for this call only,
+            as the slot is being moved; None where the failure sends the call nowhere.
 
     Attributes:
         answers: those of a single master, the Cluster.
@@ -47,12 +34,18 @@ class Routed(Sequence[Reply | Failure], Generic[N]):
 
     answers: list[Answer]
 
-    def __init__(self, asked: Ask | Exchange, node_of: Callable[[Call], N | Failure]) -> None:
+    def __init__(
+        self,
+        asked: Ask | Exchange,
+        node_of: Callable[[Call], N | Failure],
+        sent_on: Callable[[N, Failure], tuple[N, bool] | None],
+    ) -> None:
         self._until, self._ends = asked.until, asked.ends
         self._calls = [call._replace(script=call.script.uncounted) for call in asked.calls]
         self._answers: list[tuple[list[Answer], int]] = []  # for each call, a round's answers, and which of them
         self._next: defaultdict[tuple[N, bool], list[int]] = defaultdict(list)  # by the node, and if it is for ``ASK``
-        self._asked: list[tuple[Round, list[int]]] = []  # how the last parts are asked, and which calls these are
+        self._asked: list[tuple[N, Round, list[int]]] = []  # the last parts: who, how, which calls
+        self._sent_on = sent_on
         self._hops = 0
         self.answers = [self]
         for place, call in enumerate(self._calls):
@@ -68,11 +61,11 @@ class Routed(Sequence[Reply | Failure], Generic[N]):
 
         When these parts have been asked, the next ones are made of what the nodes have answered by then.
         """
-        for round_, places in self._asked:
-            for nth, place in enumerate(places):
-                reply = round_.answers[0][nth]
-                if isinstance(reply, Redirect) and reply.target is not None:
-                    self._next[reply.target, reply.asking].append(place)
+        for node, round_, places in self._asked:
+            for place, reply in zip(places, round_.answers[0], strict=True):
+                target = self._sent_on(node, reply) if isinstance(reply, Failure) else None
+                if target is not None:
+                    self._next[target].append(place)
         following, self._next, self._asked = self._next, defaultdict(list), []
         if self._hops == HOPS_MAX or (self._hops and now >= self._until):
             return ()
@@ -84,7 +77,7 @@ class Routed(Sequence[Reply | Failure], Generic[N]):
         round_ = Round(ask, now, [(*node.no_reply_yet,) * len(places)])
         if asking:
             round_.send_by_asking()
-        self._asked.append((round_, places))
+        self._asked.append((node, round_, places))
         for nth, place in enumerate(places):
             self._answers[place] = round_.answers, nth
         return Part((node,), round_)

@@ -7,7 +7,7 @@ from attrs import define
 from relock._core.asking import Part
 from relock._core.effects import Answer, Ask, Failure, Reply
 from relock._core.flows.release import leave_call
-from relock._core.routing import HOPS_MAX, Redirect, Routed
+from relock._core.routing import HOPS_MAX, Routed
 from relock._keys import lock_keys
 from relock._scripts import Call, load
 
@@ -25,6 +25,7 @@ class FakeNode:
 
 A, B = FakeNode("a"), FakeNode("b")
 UNSERVED = Failure("a", "CLUSTERDOWN", sent=False)
+SENT_ON = {"moved to a": (A, False), "moved to b": (B, False), "ask b": (B, True)}
 NODES: dict[str, FakeNode | Failure] = {"at a": A, "also at a": A, "at b": B, "nowhere": UNSERVED}
 
 
@@ -32,16 +33,21 @@ def node_of(call: Call) -> FakeNode | Failure:
     return NODES[call.keys.name]
 
 
+def sent_on(node: FakeNode, failure: Failure) -> tuple[FakeNode, bool] | None:
+    assert node in (A, B)
+    return SENT_ON.get(failure.why)
+
+
 def routed(*names: str) -> Routed[FakeNode]:
-    return Routed(Ask(tuple(leave_call(lock_keys("lock", name), b"me:1") for name in names), UNTIL), node_of)
+    return Routed(Ask(tuple(leave_call(lock_keys("lock", name), b"me:1") for name in names), UNTIL), node_of, sent_on)
 
 
 def reply(number: int) -> Reply:
     return [b"left", number]
 
 
-def moved(node: FakeNode | None, *, asking: bool = False) -> Redirect:
-    return Redirect("a", "moved", sent=False, target=node, asking=asking)
+def moved(node: FakeNode) -> Failure:
+    return Failure("a", f"moved to {node.address}", sent=False)
 
 
 def shown(parts: Sequence[Part[FakeNode]]) -> list[tuple[str, list[str], bool]]:
@@ -83,7 +89,7 @@ def test_a_node_that_is_about_to_get_the_slot_is_told_so() -> None:
     way = routed("at a")
     (part,) = way.parts(0.0)
     assert part.round.is_simple
-    part.round.answered(0, (moved(B, asking=True),))
+    part.round.answered(0, (Failure("a", "ask b", sent=False),))
     (part,) = parts = way.parts(0.0)
     assert shown(parts) == [("b", ["at a"], True)]
     assert not part.round.is_simple, "the call has a word before it"
@@ -95,7 +101,7 @@ def test_a_call_is_sent_on_only_so_often() -> None:
         (part,) = way.parts(0.0)
         part.round.answered(0, (moved((B, A)[hop % 2]),))
     assert not way.parts(0.0)
-    assert isinstance(way[0], Redirect)
+    assert way[0] == moved((B, A)[(HOPS_MAX - 1) % 2])
 
 
 def test_a_call_is_sent_on_only_while_there_is_time() -> None:
@@ -108,7 +114,7 @@ def test_a_call_is_sent_on_only_while_there_is_time() -> None:
 def test_a_call_that_is_sent_nowhere_is_not_sent_on() -> None:
     way = routed("at a")
     (part,) = way.parts(0.0)
-    part.round.answered(0, (moved(None),))
+    part.round.answered(0, (Failure("a", "TRYAGAIN", sent=False),))
     assert not way.parts(0.0)
 
 
@@ -123,6 +129,6 @@ def test_what_comes_later_is_seen_too() -> None:
 def test_the_calls_pass_no_waiter_over_and_end_what_they_are_to_end() -> None:
     """A node's PUBLISH does not count the listeners on other nodes."""
     call = load("release").call(lock_keys("lock", "at a"), owner=b"me:1", fence=0, token_ms=0, hand=1)
-    (part,) = Routed(Ask((call,), UNTIL, ends=True), node_of).parts(0.0)
+    (part,) = Routed(Ask((call,), UNTIL, ends=True), node_of, sent_on).parts(0.0)
     assert part.round.script is call.script.uncounted is not call.script
     assert part.round.ends

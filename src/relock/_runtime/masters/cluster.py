@@ -15,18 +15,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from redis import exceptions as redis_errors
-
 from relock._core.effects import Ask, Exchange, Failure
 from relock._core.master_facts import UNKNOWN, Back, Down, MasterFacts, News, Problem, Stepped
-from relock._core.routing import Redirect, Routed
+from relock._core.routing import Routed
 from relock._errors import ConfigurationError
 from relock._options import ClientOptions
 from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.opener import MasterListener, Opener
 from relock._runtime.masters.pool import Pool
-from relock._runtime.net.failures import failure_of, words_of
+from relock._runtime.net.failures import failure_of
 from relock._runtime.net.green import check_threads
 from relock._runtime.net.node import Node, Place, Seeds
 from relock._runtime.net.raw_connection import RawConnection
@@ -38,35 +36,6 @@ logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS_MIN = 0.1  # between two looks at which node serves what
 _MAY_HAVE_CHANGED = re.compile("MOVED|CLUSTERDOWN|MASTERDOWN|READONLY")
-
-
-class OpenerToNode(Opener):
-    """Opener to one node of a cluster."""
-
-    def __init__(self, cluster: "Cluster", node: Node) -> None:
-        options = cluster.opener.options
-        facts = MasterFacts(0, node.address, options, is_node=True)
-        super().__init__(node, facts, options, cluster.platform, cluster)
-        self._cluster = cluster
-
-    def failed(self, error: BaseException, *, sent: bool) -> Failure:
-        """Return the `Failure`, as `Opener.failed` does, and have the slots looked up: a replica may have them."""
-        self._cluster.may_have_changed()
-        return super().failed(error, sent=sent)
-
-    def refused(self, error: redis_errors.ResponseError) -> Failure:
-        """Return the `Failure`, as `Opener.refused` does, or a `Redirect` where another node must be asked."""
-        failure = super().refused(error)
-        words = words_of(error)
-        if _MAY_HAVE_CHANGED.match(words):
-            self._cluster.may_have_changed()
-        found = redirection(words)
-        if found is None:
-            return failure
-        target = self._cluster.shard_at(found.host or self.node.kwargs["host"], found.port)
-        if not found.asking:
-            self._cluster.moved(found.slot, target)
-        return Redirect(failure.master, failure.why, sent=False, target=target, asking=found.asking)
 
 
 class OpenerToAny(Opener):
@@ -154,17 +123,30 @@ class Cluster(Master):
         place = host, port
         shard = self.shards.get(place)
         if shard is None:
-            shard = Master(OpenerToNode(self, self._seeds.node_at(host, port)))
+            node, options = self._seeds.node_at(host, port), self.opener.options
+            facts = MasterFacts(0, node.address, options, is_node=True)
+            shard = Master(Opener(node, facts, options, self.platform, self))
         return self.shards.setdefault(place, shard)  # another thread may have been faster
 
     def may_have_changed(self) -> None:
         """Have the next call look again which node serves what."""
         self._stale = True
 
-    def moved(self, slot: int, shard: Master) -> None:
-        """Note that `shard` serves the slot now, as a node has said."""
-        if self._slots:
-            self._slots[slot] = shard
+    def sent_on(self, shard: Master, failure: Failure) -> tuple[Master, bool] | None:
+        """Note what the failure of a node shows of the slots.
+
+        Return the node to which it sends the call on, and if that holds for this call only; None where it sends the
+        call nowhere.
+        """
+        if shard.facts.down is not None or _MAY_HAVE_CHANGED.match(failure.why):  # a replica may have the slots
+            self.may_have_changed()
+        found = redirection(failure.why)
+        if found is None:
+            return None
+        target = self.shard_at(found.host or shard.opener.node.kwargs["host"], found.port)
+        if not found.asking and self._slots:
+            self._slots[found.slot] = target
+        return target, found.asking
 
     @property
     def knows_slots(self) -> bool:
@@ -209,7 +191,7 @@ class Cluster(Master):
             if strict:
                 raise
             failure = self.misconfigured(error)
-        return Routed(asked, lambda call: failure or self.shard_of(call))
+        return Routed(asked, lambda call: failure or self.shard_of(call), self.sent_on)
 
     def _learn(self, until: float) -> None:
         """Ask one source after the other. Each goes to the end of the line: it may be cut off, and know old things."""
