@@ -14,7 +14,6 @@ from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.inspect import LockInfo
 from relock._core.info import one_server, shared_servers
 from relock._core.lock_spec import LockSpec
-from relock._core.quorum import quorum_of
 from relock._errors import ConfigurationError, RelockWarning
 from relock._holding import quorum_error
 from relock._keys import LockKeys, glob_filter, lock_keys, name_of, scan_pattern
@@ -251,7 +250,7 @@ class Client:
 
     def _no_quorum(self, name: str | None, answers: inspect_flows.MasterReplies) -> Exception:
         failures = [answer for answer in answers if not isinstance(answer, list)]
-        return quorum_error(name, failures, quorum_of(len(answers)), len(answers) - len(failures))
+        return quorum_error(name, failures, self._session.quorum, len(answers) - len(failures))
 
     def force_release(self, name: str) -> bool:
         """End any hold of `name`, as `Lock.force_release` does.
@@ -268,7 +267,7 @@ class Client:
     def _agree_on_end(self, name: str, answers: inspect_flows.MasterReplies) -> None:
         """Raise `QuorumError` if `answers` to a forced release are too few."""
         self._session.raise_pending_warnings(stacklevel=4)
-        if sum(isinstance(answer, list) for answer in answers) < quorum_of(len(answers)):
+        if sum(isinstance(answer, list) for answer in answers) < self._session.quorum:
             raise self._no_quorum(name, answers)
 
     def names(self, pattern: str = "*") -> Iterator[str]:
@@ -302,8 +301,8 @@ class Client:
             except NETWORK_ERRORS as error:
                 failures.append(master.failed(error, sent=False))
         answered = len(self._session.masters) - len(failures)
-        if answered < quorum_of(len(self._session.masters)):
-            raise quorum_error(None, failures, quorum_of(len(self._session.masters)), answered)
+        if answered < self._session.quorum:
+            raise quorum_error(None, failures, self._session.quorum, answered)
 
     def check(self) -> tuple[str, ...]:
         """Connect, and return the faults of the masters, in words; empty if all is well.
@@ -323,8 +322,8 @@ class Client:
             except NETWORK_ERRORS as error:
                 failures.append(master.failed(error, sent=False))
         answered = len(self._session.masters) - len(failures)
-        if answered < quorum_of(len(self._session.masters)):
-            raise quorum_error(None, failures, quorum_of(len(self._session.masters)), answered)
+        if answered < self._session.quorum:
+            raise quorum_error(None, failures, self._session.quorum, answered)
         for addresses in shared_servers(run_ids):
             raise ConfigurationError(one_server(addresses), option="nodes")
         self._session.raise_pending_warnings()
@@ -397,15 +396,16 @@ class Client:
 
 
 def _state_of(master: Master, now: float) -> MasterState:
-    facts, of_calls = master.facts, sum(pool.connections for pool in master.pools)
+    facts, pools = master.facts, [server.pool for server in master.servers]
+    of_calls = sum(pool.connections for pool in pools)
     return MasterState(
         address=facts.address,
         version=facts.version,
         down=facts.down,
         vote_in=max(0.0, facts.vote_at - now),
         problems=tuple(facts.problems.values()),
-        connections=of_calls + sum(pool.loop_connections for pool in master.pools),
-        idle_connections=min(sum(pool.idle_connections for pool in master.pools), of_calls),
+        connections=of_calls + sum(pool.loop_connections for pool in pools),
+        idle_connections=min(sum(pool.idle_connections for pool in pools), of_calls),
     )
 
 

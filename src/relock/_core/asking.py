@@ -198,14 +198,29 @@ class Part(NamedTuple, Generic[V_co]):
     round: Round
 
 
+class Way(Protocol[V_co]):
+    """Way of the calls of an `Ask` to those that must be asked.
+
+    Attributes:
+        answers: one of each master of the panel.
+    """
+
+    answers: list[Answer]
+
+    def parts(self, now: float) -> Sequence[Part[V_co]]:
+        """Return what must be asked next; nothing once all is asked."""
+
+
 class Panel(Generic[V]):
     """Masters that decide together.
 
     Attributes:
+        knows_way: True if `route` asks nobody.
         masters: all of them, in their order.
         quorum: how many of them decide.
     """
 
+    knows_way: bool = True
     masters: Sequence[V]
     quorum: int
 
@@ -213,8 +228,12 @@ class Panel(Generic[V]):
         self.masters = masters
         self.quorum = quorum_of(len(masters))
 
-    def route(self, asked: Ask | Exchange) -> "Direct[V]":
-        """Return the way of the calls to the masters: each is asked all of them."""
+    def route(self, asked: Ask | Exchange, *, strict: bool) -> Way[V]:  # noqa: ARG002
+        """Return the way of the calls to the masters: each is asked all of them.
+
+        Raises:
+            ConfigurationError: it is known already that this can't work, and the calls are `strict`.
+        """
         return Direct(self, asked)
 
     def is_enough(self, connected: int, asked: int) -> bool:

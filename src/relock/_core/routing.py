@@ -44,7 +44,7 @@ class Routed(Sequence[Reply | Failure], Generic[N]):
         self._calls = [call._replace(script=call.script.uncounted) for call in asked.calls]
         self._answers: list[tuple[list[Answer], int]] = []  # for each call, a round's answers, and which of them
         self._next: defaultdict[tuple[N, bool], list[int]] = defaultdict(list)  # by the node, and if it is for ``ASK``
-        self._asked: list[tuple[N, Round, list[int]]] = []  # the last parts: who, how, which calls
+        self._asked: list[tuple[N, Round, list[int]]] = []  # the last parts, and which calls these are
         self._sent_on = sent_on
         self._hops = 0
         self.answers = [self]

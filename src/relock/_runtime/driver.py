@@ -4,11 +4,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator
 from typing import Any
 
+from relock._core.asking import Panel
 from relock._core.call_record import Enter, Step
 from relock._core.clocks import Offset
 from relock._core.effects import Answer, Ask, Exchange, Handed, Leave, Listen, Park, Pause, Undo
 from relock._core.host import Host
-from relock._core.quorum import quorum_of
 from relock._runtime.masters.fan_out import FanOut
 from relock._runtime.masters.make import lone_master
 from relock._runtime.masters.master import Master
@@ -36,13 +36,14 @@ class Driver(Host):
     platform: Platform
     quorum: int
 
-    def __init__(self, masters: tuple[Master, ...], platform: Platform, node_timeout: float) -> None:
+    def __init__(self, panel: Panel[Master], platform: Platform, node_timeout: float) -> None:
         super().__init__(node_timeout, platform.clock)
-        self.masters = masters
+        self.panel = panel
+        self.masters = tuple(panel.masters)
         self.platform = platform
-        self.quorum = quorum_of(len(masters))
-        self.lone = lone_master(masters)
-        self.fan_out = FanOut(masters, platform)
+        self.quorum = panel.quorum
+        self.lone = lone_master(panel)
+        self.fan_out = FanOut(panel, platform)
         self._handlers: Handlers = {
             Exchange: self.ask,
             Ask: self.ask,
@@ -67,7 +68,7 @@ class Driver(Host):
     @property
     def pools(self) -> list[Pool]:
         """Pools of all connections to the masters."""
-        return [pool for master in self.masters for pool in master.pools]
+        return [server.pool for master in self.masters for server in master.servers]
 
     def offsets(self) -> list[Offset]:
         """Return what is known of each master's clock."""

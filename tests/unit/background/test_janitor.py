@@ -180,7 +180,7 @@ def test_a_check_that_comes_while_the_janitor_looks_at_others_does_not_keep_late
         return float(session.now)
 
     pool = SimpleNamespace(drain=come if meanwhile == "drain" else lambda: None)
-    session.masters = (SimpleNamespace(pools=[pool]),)
+    session.masters = (SimpleNamespace(servers=[SimpleNamespace(pool=pool)]),)
     session.clock = come if meanwhile == "clock" else session.clock
     janitor._run_checks()
     while not janitor._incoming.empty():

@@ -50,7 +50,7 @@ def panel_of(count: int) -> Panel[FakeMaster]:
 
 def round_of(count: int, asked: Ask, done: Asker | None = None) -> Round:
     """Return the round in which so many masters are asked."""
-    (part,) = panel_of(count).route(asked).parts(0.0)
+    (part,) = panel_of(count).route(asked, strict=True).parts(0.0)
     part.round.done = done
     return part.round
 
@@ -67,7 +67,7 @@ def test_each_master_is_a_failure_that_may_yet_answer_until_it_has() -> None:
 
 
 def test_a_master_that_is_not_asked_was_sent_nothing_and_is_not_waited_for() -> None:
-    way = panel_of(3).route(ask(only=frozenset((0, 2))))
+    way = panel_of(3).route(ask(only=frozenset((0, 2))), strict=True)
     (part,) = way.parts(0.0)
     assert [master.index for master in part.masters] == [0, 2]
     ((failure,),) = way.answers[1:2]
@@ -77,7 +77,7 @@ def test_a_master_that_is_not_asked_was_sent_nothing_and_is_not_waited_for() -> 
 
 
 def test_all_is_asked_in_one_part() -> None:
-    way = panel_of(3).route(ask())
+    way = panel_of(3).route(ask(), strict=True)
     (part,) = way.parts(0.5)
     assert part.round.sent_at == 0.5
     assert not way.parts(0.5)

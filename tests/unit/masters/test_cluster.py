@@ -182,5 +182,5 @@ def test_the_connections_of_a_cluster_are_those_to_its_nodes() -> None:
     (node,) = parse_nodes("redis+cluster://a:1")
     cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, NewsListener())
     shards = [cluster.shard_at("b", port) for port in (2, 3)]
-    assert cluster.pools == [shard.pool for shard in shards]
+    assert cluster.servers == shards
     assert cluster.shard_at("b", 3) is shards[1]

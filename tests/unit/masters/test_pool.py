@@ -14,7 +14,7 @@ from attrs import define
 from support.instructions import Interrupt, Strike
 from support.listener import NewsListener
 
-from relock._core.asking import Round
+from relock._core.asking import Panel, Round
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows.release import leave_call
 from relock._core.master_facts import make_facts
@@ -147,7 +147,7 @@ class Pool:
         if masters > 1:
             for master in self.masters:
                 master.reconnector = PromptReconnector(master)
-        self.fan_out = FanOut(self.masters, self.desk)
+        self.fan_out = FanOut(Panel(self.masters), self.desk)
 
     @property
     def master(self) -> Master:

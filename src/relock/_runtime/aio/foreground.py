@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -11,14 +11,13 @@ from operator import attrgetter
 from queue import Empty
 from typing import Any
 
-from relock._core.asking import Panel, Round, check_usable
+from relock._core.asking import Round, check_usable
 from relock._core.call_record import CallRecord, Enter, OvertakenError, Step
 from relock._core.calls import Calls
 from relock._core.effects import Answer, Ask, Exchange, Handed, Leave, Listen, Park, Pause, Undo
 from relock._core.hold import FOREVER
 from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER
-from relock._core.routing import Routed
 from relock._errors import ClientClosedError
 from relock._owner import Owner, TaskRef, running_loop, serials
 from relock._runtime.aio.alarms import Alarms
@@ -27,7 +26,6 @@ from relock._runtime.aio.link import Link, send_over
 from relock._runtime.aio.loop_hub import give_up, hub_for
 from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
 from relock._runtime.aio.on_thread import on_thread
-from relock._runtime.masters.cluster import Cluster
 from relock._runtime.masters.master import Master
 from relock._runtime.session.session import Session
 from relock._runtime.wait_queue import Waiting
@@ -66,17 +64,14 @@ class Foreground:
         self.loop = loop
         self.pulse = Pulse(stall_limit)
         self._clock = session.clock
-        self._panel = Panel(session.masters)
-        self._quorum = self._panel.quorum
+        self._panel = session.panel
+        self._quorum = session.quorum
         self._line = Line(loop, session.clock, self._room)
         self._inboxes = Inboxes(loop, session.clock, self.pulse)
         self._hub = hub_for(session, self._inboxes)
-        first = session.masters[0]
-        self._cluster = first if isinstance(first, Cluster) else None
         self._links_of: dict[Master, list[Link]] = {}  # those to nodes of a Cluster are made when they are needed
-        if self._cluster is None:
-            for master in session.masters:
-                self._link_for(master)
+        for master in self._servers:
+            self._link_for(master)
         self._deadlines = Alarms(loop, session.clock, self._overdue)
         self._lone = None if session.lone is None else self._link_for(session.lone)
         self.calls = Calls(session, session.interrupted_of_tasks, self._hub, is_crowded=lambda: self._room() <= 0)
@@ -175,25 +170,29 @@ class Foreground:
             under_way = 0 if lone.connection is None else len(lone.connection.in_flight) + len(lone.waiting)
             return lone.in_flight_max - under_way - self._line.coming
         rooms = sorted([max(map(_room_of, links)) for links in self._links_of.values()], reverse=True)
-        if self._cluster is not None:  # a task that comes may be about to send to any node
+        if self._quorum == 1:  # a task that comes may be about to send to any node of a Cluster
             return min(rooms, default=Link.in_flight_max) - self._line.coming
         return rooms[self._quorum - 1] - self._line.coming
+
+    @property
+    def _servers(self) -> list[Master]:
+        """Servers that are asked: the masters, or the nodes of a Cluster."""
+        return [server for master in self.session.masters for server in master.servers]
 
     def _link_for(self, master: Master) -> Link:
         """Return the link to a master that has the least to do, and of these the first."""
         links = self._links_of.get(master)
         if links is None:
-            if self._cluster is not None:
-                self._leave_retired(self._cluster.shards.copy().values())
+            self._leave_retired()
             # A call that waits for replicas keeps its connection busy, and the calls behind it waiting.
             count = LINKS_MAX if self.session.options.min_replicas else 1
             links = [Link(master, self.loop, self._line, self._hub) for _ in range(count)]
             self._links_of[master] = links
         return links[0] if len(links) == 1 else min(links, key=_load_of)
 
-    def _leave_retired(self, serving: Collection[Master]) -> None:
-        """Close the links to nodes of a Cluster that are not `serving` any more, and owe nothing."""
-        for master in self._links_of.keys() - serving:
+    def _leave_retired(self) -> None:
+        """Close the links to nodes of a Cluster that serve nothing any more, and owe nothing."""
+        for master in self._links_of.keys() - self._servers:
             if not any(link.load for link in self._links_of[master]):
                 for link in self._links_of.pop(master):
                     link.close()
@@ -223,7 +222,8 @@ class Foreground:
         """Ask all masters, or those that `asked` names, or the nodes that serve the locks; return their answers."""
         if not asked.ends:
             self.check_open()
-        way = self._panel.route(asked) if self._cluster is None else await self._route(self._cluster, asked)
+        route = partial(self._panel.route, asked, strict=not asked.ends)  # on a thread where nodes must be asked
+        way = route() if self._panel.knows_way else await on_thread(self.session.platform, self.loop, route)
         while parts := way.parts(self._clock()):
             for part in parts:
                 send_over([self._link_for(master) for master in part.masters], part.round, self._panel, self._clock)
@@ -232,11 +232,6 @@ class Foreground:
             if not asked.ends:
                 check_usable([master.facts.config_error for part in parts for master in part.masters])
         return way.answers
-
-    async def _route(self, cluster: Cluster, asked: Ask | Exchange) -> Routed[Master]:
-        """Return the way of calls through a Cluster; a thread asks which node serves what."""
-        route = partial(cluster.route, asked, strict=not asked.ends)
-        return route() if cluster.knows_slots else await on_thread(self.session.platform, self.loop, route)
 
     async def _answers_to(self, round_: Round) -> list[Answer]:
         """Wait for the answers that the asker of a round needs, until the round's time is over at most."""

@@ -253,8 +253,8 @@ class Janitor(Service):
         """Undo what the answers that have come by now leave in doubt, unless more answers may come."""
         self._checks_at = FOREVER
         for master in self._session.masters:
-            for pool in master.pools:
-                pool.drain()
+            for server in master.servers:
+                server.pool.drain()
         now = self._session.clock()
         for _ in range(len(self._checks)):
             check = self._checks.popleft()

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from relock._core.asking import Panel
 from relock._core.effects import Ask, Exchange, Failure
 from relock._core.master_facts import UNKNOWN, Back, Down, MasterFacts, News, Problem, Stepped
 from relock._core.routing import Routed
@@ -23,7 +24,6 @@ from relock._options import ClientOptions
 from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.opener import MasterListener, Opener
-from relock._runtime.masters.pool import Pool
 from relock._runtime.net.failures import failure_of
 from relock._runtime.net.green import check_threads
 from relock._runtime.net.node import Node, Place, Seeds
@@ -70,8 +70,8 @@ class OpenerToAny(Opener):
         return UNKNOWN
 
 
-class Cluster(Master):
-    """A cluster, as one master; what it is asked goes to its nodes, never over its own connection.
+class Cluster(Master, Panel[Master]):
+    """A cluster, as one master, and the panel of that master alone: each call goes to the node that serves its lock.
 
     Attributes:
         shards: its nodes, by what the cluster calls them.
@@ -88,7 +88,8 @@ class Cluster(Master):
                 "in another slot than the locks; leave it out, and see the documentation's page on clusters",
                 option="restart_guard",
             )
-        super().__init__(OpenerToAny(node, options, platform, self, listener))
+        Master.__init__(self, OpenerToAny(node, options, platform, self, listener))
+        Panel.__init__(self, (self,))
         self.shards: dict[Place, Master] = {}
         self._listener = listener
         self._seeds = seeds
@@ -98,14 +99,13 @@ class Cluster(Master):
         self._looked_at = float("-inf")
 
     @property
-    def pools(self) -> Sequence[Pool]:
-        """Pools of the connections to all nodes."""
-        return [shard.pool for shard in self.shards.copy().values()]
+    def servers(self) -> Sequence[Master]:
+        """Nodes that serve slots, or did when a node last named them."""
+        return list(self.shards.copy().values())
 
     def nodes(self) -> Sequence[Node]:
         """Return the nodes that are up, as far as is known; if none is, all that may be asked."""
-        shards = self.shards.copy().values()
-        return [shard.opener.node for shard in shards if shard.facts.down is None] or self._sources
+        return [shard.opener.node for shard in self.servers if shard.facts.down is None] or self._sources
 
     # Which node serves what -----------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Cluster(Master):
         slot = slot_of(call.keys)
         shard = self._slots[slot]
         if shard is None:
-            self.may_have_changed()
+            self._stale = True
             return Failure(self.address, f"CLUSTERDOWN: no node serves slot {slot}", sent=False)
         return shard
 
@@ -128,10 +128,6 @@ class Cluster(Master):
             shard = Master(Opener(node, facts, options, self.platform, self))
         return self.shards.setdefault(place, shard)  # another thread may have been faster
 
-    def may_have_changed(self) -> None:
-        """Have the next call look again which node serves what."""
-        self._stale = True
-
     def sent_on(self, shard: Master, failure: Failure) -> tuple[Master, bool] | None:
         """Note what the failure of a node shows of the slots.
 
@@ -139,7 +135,7 @@ class Cluster(Master):
         call nowhere.
         """
         if shard.facts.down is not None or _MAY_HAVE_CHANGED.match(failure.why):  # a replica may have the slots
-            self.may_have_changed()
+            self._stale = True
         found = redirection(failure.why)
         if found is None:
             return None
@@ -149,7 +145,7 @@ class Cluster(Master):
         return target, found.asking
 
     @property
-    def knows_slots(self) -> bool:
+    def knows_way(self) -> bool:  # type: ignore[override]
         """True if `look` would ask nobody: nothing may have changed, or the last look is too recent."""
         is_fresh = not self._stale or self.clock() < self._looked_at + REFRESH_SECONDS_MIN
         return bool(self._slots) and is_fresh
@@ -164,7 +160,7 @@ class Cluster(Master):
             redis.RedisError, OSError: no node could be asked, and nothing is known.
             ConfigurationError: it is no cluster.
         """
-        if self.knows_slots:
+        if self.knows_way:
             return
         now = self.clock()
         self._stale, self._looked_at = False, now
@@ -213,11 +209,8 @@ class Cluster(Master):
 
     def _doubts(self, source: Node) -> int:
         """Return the rank of a source: nodes that are up come first, then the user's, last those that are down."""
-        shards = {shard.address: shard for shard in self.shards.copy().values()}
-        shard = shards.get(source.address)
-        if shard is None:
-            return 1
-        return 0 if shard.facts.down is None else 2
+        downs = [shard.facts.down for shard in self.servers if shard.address == source.address]
+        return 1 if not downs else 0 if downs[0] is None else 2
 
     def _take(self, ranges: Sequence[Range], source: Node) -> None:
         slots: list[Master | None] = [None] * SLOTS
@@ -226,7 +219,7 @@ class Cluster(Master):
         self._slots = slots
         serving = {shard.address for shard in slots if shard is not None}
         self.opener.node = source
-        nodes = [shard.opener.node for shard in self.shards.copy().values() if shard.address in serving]
+        nodes = [shard.opener.node for shard in self.servers if shard.address in serving]
         seeds = [seed for seed in self._seeds.nodes if seed.address not in serving]
         others = [node for node in (*nodes, *seeds) if node.address != source.address]
         self._sources = [*others, source]
@@ -257,7 +250,7 @@ class Cluster(Master):
         self._stale, self._looked_at = True, float("-inf")
         self.look(self.clock() + self.node_timeout)
         failures = []
-        shards = list(self.shards.copy().values())
+        shards = self.servers
         for shard in shards:
             try:
                 shard.ask_again(shard.probe)
@@ -271,7 +264,7 @@ class Cluster(Master):
     def scan(self, pattern: str, count: int) -> Iterator[str]:
         """Yield the keys that match, on all nodes, as `Master.scan` does."""
         self.look(self.clock() + self.node_timeout)
-        for shard in list(self.shards.copy().values()):
+        for shard in self.servers:
             yield from shard.scan(pattern, count)
 
     def failed(self, error: BaseException, *, sent: bool) -> Failure:
@@ -298,7 +291,7 @@ class Cluster(Master):
 
     def _sum_up(self) -> None:
         """Sum up what is known of the cluster, from what is known of its nodes."""
-        every = [shard.facts for shard in self.shards.copy().values()]
+        every = [shard.facts for shard in self.servers]
         silent = {f"down {one.address}": f"{one.address}: {one.down}" for one in every if one.down is not None}
         facts = self.facts
         facts.version = max((one.version for one in every), default="")

@@ -21,7 +21,6 @@ from relock._core.asking import PATIENT_PART, Panel, Part, check_usable, grace_s
 from relock._core.effects import Answer, Ask, Exchange, Failure
 from relock._errors import ConfigurationError
 from relock._runtime.masters.bundle import Bundle
-from relock._runtime.masters.cluster import Cluster
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.master import Master
@@ -105,15 +104,14 @@ class Leg:
 class FanOut:
     """Fan-out of requests to all masters at once, or to the nodes of a Cluster."""
 
-    def __init__(self, masters: tuple[Master, ...], platform: Platform) -> None:
-        first = masters[0]
-        self._panel = Panel(masters)
-        self._cluster = first if isinstance(first, Cluster) else None
+    def __init__(self, panel: Panel[Master], platform: Platform) -> None:
+        self._panel = panel
         self._platform = platform
         self._clock = platform.clock
         self._bundles: deque[Bundle] = deque()  # those that no call has just now; the last one is used next
-        for master in masters:
-            master.pool.line = first.pool.line  # a call that needs several of them at once stands in one line
+        line = panel.masters[0].pool.line
+        for master in panel.masters:
+            master.pool.line = line  # a call that needs several of them at once stands in one line
 
     def ask(self, asked: Ask | Exchange, *, strict: bool, is_call: bool = True) -> list[Answer]:
         """Ask the masters, and return the answers when the outcome is certain; later ones are written into that list.
@@ -126,9 +124,7 @@ class FanOut:
         On a Cluster, a request that is no call may go to several nodes at once. A call is about one lock, which is on
         one node: so no call has connections to one node while it waits in the line for another.
         """
-        cluster = self._cluster
-        way = self._panel.route(asked) if cluster is None else cluster.route(asked, strict=strict)
-        now, strict = self._clock(), strict and cluster is None
+        way, now = self._panel.route(asked, strict=strict), self._clock()
         while parts := way.parts(now):
             now = self._exchange([Leg(part, strict=strict, is_call=is_call) for part in parts])
         return way.answers

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from relock._core.asking import Panel
 from relock._core.master_facts import make_facts
 from relock._options import ClientOptions
 from relock._runtime.masters.cluster import Cluster
@@ -11,26 +12,27 @@ from relock._runtime.net.node import Node
 from relock._runtime.platform import Platform
 
 
-def make_masters(
+def make_panel(
     nodes: Sequence[Node], options: ClientOptions, platform: Platform, listener: MasterListener
-) -> tuple[Master, ...]:
-    """Make one master of each of `nodes`, in their order, or one of a whole Cluster.
+) -> Panel[Master]:
+    """Make one master of each of `nodes`, in their order, or one of a whole Cluster; return their panel.
 
     Raises:
         ConfigurationError: the options can't work with a cluster.
     """
     first = nodes[0]
     if first.cluster is not None:
-        return (Cluster(first, first.cluster, options, platform, listener),)
+        return Cluster(first, first.cluster, options, platform, listener)
     facts = make_facts([node.address for node in nodes], options)
     openers = [Opener(node, own, options, platform, listener) for node, own in zip(nodes, facts, strict=True)]
-    return tuple(map(Master, openers))
+    return Panel([*map(Master, openers)])
 
 
-def lone_master(masters: tuple[Master, ...]) -> Master | None:
-    """Return the only one of `masters` if it can be asked without a detour; None where calls need a `FanOut`.
+def lone_master(panel: Panel[Master]) -> Master | None:
+    """Return the only master of a panel if it can be asked without a detour; None where calls need a `FanOut`.
 
     Which node of a Cluster is asked depends on the call, and a grant that waits for replicas has two replies.
     """
-    first = masters[0]
-    return None if len(masters) > 1 or isinstance(first, Cluster) or first.opener.options.min_replicas else first
+    first = panel.masters[0]
+    is_lone = len(panel.masters) == 1 and first in first.servers and not first.opener.options.min_replicas
+    return first if is_lone else None

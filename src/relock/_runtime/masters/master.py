@@ -76,9 +76,9 @@ class Master:
             self.reconnector.probe()
 
     @property
-    def pools(self) -> Sequence[Pool]:
-        """Pools of all connections to it: only one."""
-        return (self.pool,)
+    def servers(self) -> "Sequence[Master]":
+        """Servers that are asked for it: only itself."""
+        return (self,)
 
     # Where it can't be asked ----------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.driver import Driver
 from relock._runtime.live_set import LiveSet
 from relock._runtime.machine import THREADS
-from relock._runtime.masters.make import make_masters
+from relock._runtime.masters.make import make_panel
 from relock._runtime.net.node import Node
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
@@ -74,10 +74,10 @@ class Session(Driver):
 
     def __init__(self, nodes: Sequence[Node], options: ClientOptions, platform: Platform = THREADS) -> None:
         self.reports = Reports(self)
-        masters = make_masters(nodes, options, platform, self.reports)
+        panel = make_panel(nodes, options, platform, self.reports)
         self.client_id = f"{readable(options.client_name or default_client_name())}-{platform.random_hex(8)}"
         node_timeout = options.node_timeout_for(options.ttl)
-        super().__init__(masters, platform, node_timeout)
+        super().__init__(panel, platform, node_timeout)
         self.options = options
         self.prefix = options.prefix
         self.connection_name = f"relock:{self.client_id}"
@@ -90,7 +90,7 @@ class Session(Driver):
         self.is_ending = self.is_half_closed = self.has_warned_of_loops = False
         self.closers = itertools.count()
         self.hubs = Hubs()
-        self.hub = ThreadHub(self.client_id, options.prefix, masters, platform, self.reports)
+        self.hub = ThreadHub(self.client_id, options.prefix, self.masters, platform, self.reports)
         self.hubs.add(self.hub)
         self.janitor = Janitor(self)
         self.watchdog = Watchdog(self)
