@@ -1,6 +1,7 @@
 """A Redis Cluster as one master: locks in all its slots, on the node that has the slot, also while slots move."""
 
 import json
+import math
 import os
 import re
 import statistics
@@ -23,6 +24,7 @@ from support.tls import Tls, skipped_without_tls
 from support.until import until
 
 from relock import Client, ConfigurationError, MasterDown, QuorumError, ReleaseUnconfirmed
+from relock._runtime.masters import pool
 
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 CLUSTER_RIGHTS = ("+cluster|slots", "+asking")
@@ -75,6 +77,24 @@ def test_each_lock_is_on_the_node_that_has_its_slot(
     assert client.check() == ()
     (state,) = client.statistics().masters
     assert (state.address, state.down) == (cluster.url, None)
+
+
+@pytest.mark.every_server
+def test_the_usual_calls_go_straight_to_their_nodes(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "FRESH_SECONDS", math.inf)  # else a slow machine has connections looked at first
+    monkeypatch.setattr(pool, "PATIENT_PART", -math.inf)
+    client = connect(cluster.url, ttl=600.0)
+    names = one_name_each(cluster, name)
+    for one in names:
+        client.info(one)  # opens a connection
+    asked: list[Any] = []
+    monkeypatch.setattr(client._session.fan_out, "ask", lambda asks, **_: asked.append(asks))
+    for one in names:
+        with client.lock(one), client.lock(one):
+            assert cluster.owner(one).cli("HVALS", key(one)) == [b"2"]
+    assert asked == []
 
 
 def test_each_node_has_as_many_connections_as_there_may_be_and_knows_whose_they_are(

@@ -5,8 +5,8 @@ instructions, also between taking a lock and the ``try`` that would let it go. W
 is known to its `CallRecord`, from before the first byte is sent; see `relock._core.interrupts`.
 
 Each call is a flow (see `relock._core.effects`): it decides, and what waits is an effect that a driver carries out. The
-usual step is an `Exchange`. A thread that has a lone master asks it in the call itself, if nothing is in the way. The
-detour over the driver would add 1.7 % to the time of an acquire and its release.
+usual step is an `Exchange`. A thread that has a lone master, or the nodes of a Cluster, asks in the call itself, if
+nothing is in the way. The detour over the driver would add 1.7 % to the time of an acquire and its release.
 """
 
 from collections.abc import Callable, Sequence

@@ -26,7 +26,7 @@ class Driver(Host):
 
     Attributes:
         fan_out: asks all masters.
-        lone: the only master, if it can be asked without a detour.
+        lone: the only master, if calls can go straight to it.
     """
 
     fan_out: FanOut

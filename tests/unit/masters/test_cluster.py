@@ -7,6 +7,7 @@ from redis import exceptions as redis_errors
 from support.listener import NewsListener
 
 from relock import Client, ConfigurationError
+from relock._core.effects import Answer, Failure
 from relock._core.master_facts import Down, InDoubt, Moved, Problem, Seen, Stepped
 from relock._keys import lock_keys
 from relock._options import ClientOptions
@@ -15,8 +16,8 @@ from relock._runtime.masters.cluster import Cluster
 from relock._runtime.net.failures import failure_of, words_of
 from relock._runtime.net.node import Node, Seeds
 from relock._runtime.net.parse import parse_nodes
-from relock._runtime.net.slots import Redirection, _range, redirection, slot_of
-from relock._scripts import load, script_names
+from relock._runtime.net.slots import SLOTS, Range, Redirection, _range, redirection, slot_of
+from relock._scripts import Prepared, load, script_names
 
 SECRET = "hush"
 
@@ -184,3 +185,87 @@ def test_the_connections_of_a_cluster_are_those_to_its_nodes() -> None:
     shards = [cluster.shard_at("b", port) for port in (2, 3)]
     assert cluster.servers == shards
     assert cluster.shard_at("b", 3) is shards[1]
+
+
+OTHER = "127.0.0.1:7002"
+
+
+class Straight:
+    """A cluster of two nodes, the first of which serves all slots and gives the same answer to every request."""
+
+    def __init__(self, answers: list[Answer] | None) -> None:
+        (node,) = parse_nodes("redis+cluster://127.0.0.1:7001")
+        self.cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, NewsListener())
+        self.first = self.cluster.shard_at("127.0.0.1", 7001)
+        self.sent: list[Prepared] = []
+        self.first.pool.exchange = self._answer  # type: ignore[method-assign,assignment]
+        self._answers = answers
+
+    def _answer(self, request: Prepared, *_: Any) -> list[Answer] | None:
+        self.sent.append(request)
+        return self._answers
+
+    def learn(self) -> None:
+        self.cluster._take([Range(0, SLOTS - 1, "127.0.0.1", 7001)], self.first.opener.node)
+        self.cluster._stale = False
+
+    def ask(self) -> Any:
+        request = load("release").prepare(fence=0, token_ms=1, hand=1)
+        return self.cluster.exchange(request, lock_keys("lock", "a"), b"me:1", 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("why", "is_stale"),
+    [
+        ("TRYAGAIN Multiple keys request", False),
+        ("it has not answered", False),
+        ("CLUSTERDOWN Hash slot not served", True),
+        ("READONLY You can't write against a read only replica", True),
+    ],
+)
+def test_the_usual_call_goes_straight_to_the_node_that_serves_its_lock(why: str, is_stale: bool) -> None:
+    """The answer is what the node says. If that casts doubt on the slots, the next call looks first."""
+    for answers in ([([b"released", 1],)], [(Failure("a", why),)], None):
+        straight = Straight(answers)  # type: ignore[arg-type]
+        straight.learn()
+        assert straight.ask() is answers
+        assert [request.script for request in straight.sent] == [load("release").uncounted]
+    straight.learn()
+    assert straight.cluster.sent_on(straight.first, Failure("a", why)) is None
+    assert straight.cluster._stale == is_stale
+
+
+def test_a_call_does_not_go_straight_while_nodes_must_be_asked_for_their_slots() -> None:
+    straight = Straight([([b"released", 1],)])
+    assert straight.ask() is None
+    straight.learn()
+    straight.cluster._stale = True
+    assert straight.ask() is None
+    straight.learn()
+    straight.cluster._slots = [None] * SLOTS
+    assert straight.ask() is None
+    assert straight.sent == []
+
+
+@pytest.mark.parametrize(("word", "serves_now"), [("MOVED", 7002), ("ASK", 7001)])
+def test_a_call_that_is_sent_on_goes_the_general_way_and_only_a_slot_that_has_moved_is_noted(
+    word: str, serves_now: int
+) -> None:
+    slot = slot_of(lock_keys("lock", "a"))
+    straight = Straight([(Failure("a", f"{word} {slot} {OTHER}", sent=False),)])
+    straight.learn()
+    assert straight.ask() is None
+    served = [shard.opener.node.kwargs["port"] for shard in straight.cluster._slots[slot - 1 : slot + 1] if shard]
+    assert served == [7001, serves_now]
+    assert straight.cluster._stale == (word == "MOVED")
+
+
+def test_a_failure_of_a_node_that_is_down_makes_the_next_call_look_where_its_slots_are() -> None:
+    """A replica may have taken over, and the node does not say so."""
+    straight = Straight([(Failure("a", "Connection refused"),)])
+    straight.learn()
+    straight.ask()
+    assert not straight.cluster._stale
+    straight.first.facts.down = "Connection refused"
+    straight.ask()
+    assert straight.cluster._stale

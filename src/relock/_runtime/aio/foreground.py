@@ -73,7 +73,7 @@ class Foreground:
         for master in self._servers:
             self._link_for(master)
         self._deadlines = Alarms(loop, session.clock, self._overdue)
-        self._lone = None if session.lone is None else self._link_for(session.lone)
+        self._lone = None if session.lone not in self._servers else self._link_for(session.lone)
         self.calls = Calls(session, session.interrupted_of_tasks, self._hub, is_crowded=lambda: self._room() <= 0)
         self._idle: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
         self._records: dict[CallRecord, None] = {}  # of the calls that are under way

@@ -16,10 +16,11 @@ from contextlib import suppress
 from typing import Any
 
 from relock._core.asking import Panel
-from relock._core.effects import Ask, Exchange, Failure
+from relock._core.effects import Answer, Ask, Exchange, Failure
 from relock._core.master_facts import UNKNOWN, Back, Down, MasterFacts, News, Problem, Stepped
 from relock._core.routing import Routed
 from relock._errors import ConfigurationError
+from relock._keys import LockKeys
 from relock._options import ClientOptions
 from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.master import Master
@@ -30,7 +31,7 @@ from relock._runtime.net.node import Node, Place, Seeds
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.slots import SLOTS, Range, ranges_of, redirection, slot_of
 from relock._runtime.platform import Platform
-from relock._scripts import Call
+from relock._scripts import Call, Prepared
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class Cluster(Master, Panel[Master]):
             )
         Master.__init__(self, OpenerToAny(node, options, platform, self, listener))
         Panel.__init__(self, (self,))
+        self.exchange = self._exchange
         self.shards: dict[Place, Master] = {}
         self._listener = listener
         self._seeds = seeds
@@ -143,6 +145,21 @@ class Cluster(Master, Panel[Master]):
         if not found.asking and self._slots:
             self._slots[found.slot] = target
         return target, found.asking
+
+    def _exchange(
+        self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
+    ) -> Sequence[Answer] | None:
+        """Ask the node that serves the lock, as `Pool.exchange` does: the usual case.
+
+        Return None also where that node must be looked for, or sends the call on, and so has not run it.
+        """
+        shard = self._slots[slot_of(keys)] if self.knows_way else None
+        if shard is None:
+            return None
+        request = request._replace(script=request.script.uncounted)
+        answers = shard.pool.exchange(request, keys, owner, sent_at, until)
+        failure = answers and answers[0][0]
+        return None if isinstance(failure, Failure) and self.sent_on(shard, failure) else answers
 
     @property
     def knows_way(self) -> bool:  # type: ignore[override]

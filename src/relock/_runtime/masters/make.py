@@ -29,10 +29,9 @@ def make_panel(
 
 
 def lone_master(panel: Panel[Master]) -> Master | None:
-    """Return the only master of a panel if it can be asked without a detour; None where calls need a `FanOut`.
+    """Return the only master of a panel if calls can go straight to it; None where they need a `FanOut`.
 
-    Which node of a Cluster is asked depends on the call, and a grant that waits for replicas has two replies.
+    A grant that waits for replicas has two replies.
     """
     first = panel.masters[0]
-    is_lone = len(panel.masters) == 1 and first in first.servers and not first.opener.options.min_replicas
-    return first if is_lone else None
+    return None if len(panel.masters) > 1 or first.opener.options.min_replicas else first

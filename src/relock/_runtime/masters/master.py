@@ -34,6 +34,7 @@ class Master:
     """One master: what is known of it, how it is reached, and the connections to it.
 
     Attributes:
+        exchange: asks it alone for what was prepared, as `Pool.exchange` does: without a `FanOut`.
         facts: what its connections have shown of it.
         opener: opens sockets to it.
         pool: the connections to it.
@@ -53,6 +54,7 @@ class Master:
         self.node_timeout = opener.node_timeout
         opener.act = self.act
         self.pool = Pool(opener)
+        self.exchange = self.pool.exchange
         self.reconnector = Reconnector(self) if facts.is_one_of_several else None
 
     def act(self, news: Iterable[News]) -> None:

@@ -98,7 +98,7 @@ class Session(Driver):
         self.gates.overtake = self.overtake_later
         self.interrupted = Interrupted(self, may_wait=True)
         self.interrupted_of_tasks = Interrupted(self, may_wait=False)
-        self.calls = Calls(self, self.interrupted, self.hub, None if self.lone is None else self.lone.pool.exchange)
+        self.calls = Calls(self, self.interrupted, self.hub, None if self.lone is None else self.lone.exchange)
         if platform is THREADS:
             sessions.add(self)
 
