@@ -4,14 +4,14 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 import redis.asyncio
-import redis.asyncio.sentinel
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
-from redis.sentinel import SentinelConnectionPool, SentinelManagedConnection
+from redis.sentinel import SentinelManagedConnection
 
 from relock._errors import ConfigurationError
 from relock._runtime.net.foreign import (
@@ -115,11 +115,11 @@ def _parse_node(node: object) -> Node:
     if isinstance(node, str):
         return _node_of_url(node)
     refuse_fake(node)
-    for kind, read in _CLIENTS.items():
-        if isinstance(node, kind):
-            return read(node)
-    if is_valkey_client(node):
-        return _node_of_valkey_client(node)
+    for is_one, read, shown in _CLIENTS:
+        if is_one(node):
+            made = read(node)
+            _try_out(made, f"the {shown}", may_name=True)
+            return made
     raise TypeError(
         "nodes must be URLs or clients (redis.Redis, redis.RedisCluster, those of redis.asyncio, valkey.Valkey), not "
         + whole_name(type(node))
@@ -273,9 +273,7 @@ def _node_of_cluster_client(client: redis.RedisCluster) -> Node:
     own = ("redis_connect_func", "cache", "cache_config")  # these options serve that client alone
     template.connection_kwargs = {name: value for name, value in pool.connection_kwargs.items() if name not in own}
     seeds = [_with_place(template, node.host, int(node.port)) for node in given.get_nodes()]
-    node = _cluster_node(seeds, given.nodes_manager.address_remap)
-    _try_out(node, "the connection pool of a redis-py client", may_name=True)
-    return node
+    return _cluster_node(seeds, given.nodes_manager.address_remap)
 
 
 _READERS: dict[str, Callable[[str], Node]] = {
@@ -285,23 +283,6 @@ _READERS: dict[str, Callable[[str], Node]] = {
 }
 
 
-def _node_of_client(client: redis.Redis) -> Node:
-    pool = client.connection_pool
-    node = _node_of_sentinel_pool(pool) if isinstance(pool, SentinelConnectionPool) else _node(pool)
-    _try_out(node, "the connection pool of a redis-py client", may_name=True)
-    return node
-
-
-def _node_of_client_for_tasks(client: Any) -> Node:
-    pool = client.connection_pool
-    if isinstance(pool, redis.asyncio.sentinel.SentinelConnectionPool):
-        node = _node_of_sentinel_pool(pool, pool_of_tasks)
-    else:
-        node = _node(pool_of_tasks(pool))
-    _try_out(node, "the connection pool of a client of redis.asyncio", may_name=True)
-    return node
-
-
 def _node_of_cluster_for_tasks(client: Any) -> Node:
     """Return the cluster of a client of ``redis.asyncio``, which need not know more nodes yet than its user named."""
     manager = client.nodes_manager
@@ -309,38 +290,19 @@ def _node_of_cluster_for_tasks(client: Any) -> Node:
     own: dict[str, Any] = {"redis_connect_func": None}  # that client's function may have connections read from replicas
     template = connections_of_tasks(kind, manager.connection_kwargs | own)
     seeds = [_with_place(template, node.host, int(node.port)) for node in manager.startup_nodes.values()]
-    node = _cluster_node(seeds, getattr(manager, "address_remap", None))
-    _try_out(node, "the settings of a cluster's client of redis.asyncio", may_name=True)
-    return node
+    return _cluster_node(seeds, getattr(manager, "address_remap", None))
 
 
-_CLIENTS: dict[type, Callable[[Any], Node]] = {
-    redis.Redis: _node_of_client,
-    redis.RedisCluster: _node_of_cluster_client,
-    redis.asyncio.Redis: _node_of_client_for_tasks,
-    redis.asyncio.RedisCluster: _node_of_cluster_for_tasks,
-}
-
-
-def _node_of_valkey_client(client: Any) -> Node:
-    from valkey.sentinel import SentinelConnectionPool as ValkeySentinelPool
-
-    pool = client.connection_pool
-    if isinstance(pool, ValkeySentinelPool):
-        node = _node_of_sentinel_pool(pool, valkeys_pool)
-    else:
-        node = _node(valkeys_pool(pool))
-    _try_out(node, "the connection pool of a valkey-py client", may_name=True)
-    return node
-
-
-def _node_of_sentinel_pool(pool: Any, ours: Callable[[Any], ConnectionPool] = lambda pool: pool) -> Node:
-    """Return the master of a client that `redis.sentinel.Sentinel.master_for` made, or the same function of valkey-py.
+def _node_of_client(client: Any, ours: Callable[[Any], ConnectionPool] = lambda pool: pool) -> Node:
+    """Return the master of a client, be it one that `redis.sentinel.Sentinel.master_for` made.
 
     Args:
-        pool: the client's pool of connections.
+        client: the client, of any of the libraries.
         ours: makes a pool of redis-py from one of the client's library.
     """
+    pool = client.connection_pool
+    if not hasattr(pool, "sentinel_manager"):
+        return _node(ours(pool))
     if not pool.is_master:
         raise ConfigurationError(
             "nodes: the client is for the replicas of a service, and their locks are only copies: use master_for",
@@ -356,6 +318,23 @@ def _node_of_sentinel_pool(pool: Any, ours: Callable[[Any], ConnectionPool] = la
         min_other_sentinels=manager.min_other_sentinels,
         master_host=getattr(manager, "_force_master_ip", None),  # older versions of redis-py lack it
     )
+
+
+def _is(kind: type) -> Callable[[object], bool]:
+    return lambda client: isinstance(client, kind)
+
+
+_CLIENTS: tuple[tuple[Callable[[object], bool], Callable[[Any], Node], str], ...] = (
+    (_is(redis.Redis), _node_of_client, "connection pool of a redis-py client"),
+    (_is(redis.RedisCluster), _node_of_cluster_client, "connection pool of a redis-py client"),
+    (
+        _is(redis.asyncio.Redis),
+        partial(_node_of_client, ours=pool_of_tasks),
+        "connection pool of a client of redis.asyncio",
+    ),
+    (_is(redis.asyncio.RedisCluster), _node_of_cluster_for_tasks, "settings of a cluster's client of redis.asyncio"),
+    (is_valkey_client, partial(_node_of_client, ours=valkeys_pool), "connection pool of a valkey-py client"),
+)
 
 
 def _try_out(node: Node, shown: str, *, may_name: bool) -> None:
