@@ -93,7 +93,6 @@ class Cluster(Master, Panel[Master]):
         Panel.__init__(self, (self,))
         self.exchange = self._exchange
         self.shards: dict[Place, Master] = {}
-        self._listener = listener
         self._seeds = seeds
         self._sources = list(seeds.nodes)  # the nodes to ask which node serves what, in this order
         self._slots: list[Master | None] = []  # empty until they are known
@@ -293,18 +292,18 @@ class Cluster(Master, Panel[Master]):
     @property
     def connection_name(self) -> str:
         """Name of the client's connections on the server, as its listener gives it."""
-        return self._listener.connection_name
+        return self.opener.listener.connection_name
 
     def hear(self, facts: MasterFacts, news: News) -> None:
         """Pass on news of a node; a step as the cluster's: any hold may be on that node, so all lose the time."""
         if isinstance(news, Down | Back):
             self._sum_up()
         if isinstance(news, Down | Back | Problem | Stepped):
-            self._listener.hear(self.facts if isinstance(news, Stepped) else facts, news)
+            self.opener.listener.hear(self.facts if isinstance(news, Stepped) else facts, news)
 
     def sweep_by(self, moment: float) -> None:
         """Pass on that connections must be looked at by `moment`."""
-        self._listener.sweep_by(moment)
+        self.opener.listener.sweep_by(moment)
 
     def _sum_up(self) -> None:
         """Sum up what is known of the cluster, from what is known of its nodes."""

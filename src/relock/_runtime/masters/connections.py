@@ -25,7 +25,7 @@ from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.opener import Opener
 from relock._runtime.masters.round import InFlight, Pending
 from relock._runtime.net.channel import Channel
-from relock._runtime.net.failures import words_of
+from relock._runtime.net.failures import failure_of, words_of
 from relock._runtime.net.raw_connection import RawConnection
 from relock._scripts import TOKEN_MAX, Call, Prepared, Script, pack_argument
 
@@ -322,7 +322,7 @@ class Connection:
         """Let a `Failure` take the place of what was granted or renewed, unless enough replicas have confirmed it."""
         count = confirmed if confirmed.__class__ is int else 0
         if isinstance(confirmed, redis_errors.ResponseError):  # to WAIT; what was granted before it is there
-            failure = evolve(self._opener.refused(confirmed), sent=True)
+            failure = evolve(self._refused(confirmed), sent=True)
         elif count >= self._min_replicas:
             return
         else:
@@ -331,12 +331,16 @@ class Connection:
         sent.replies[:] = [failure if is_given(reply) else reply for reply in sent.replies]
 
     def _failure(self, error: redis_errors.ResponseError) -> Failure:
-        if isinstance(error, redis_errors.NoScriptError) or str(error).startswith("NOSCRIPT"):
+        if str(error).startswith("NOSCRIPT"):
             return _UNKNOWN_SCRIPT
         if any(sign in words_of(error) for sign in _OF_A_REPLICA):
             self.shown.is_retired = True  # the next connection looks where the master is now
             self._opener.act(self.facts.demoted(self.shown.incarnation))
-        return self._opener.refused(error)
+        return self._refused(error)
+
+    def _refused(self, error: redis_errors.ResponseError) -> Failure:
+        self._opener.platform.log.debug(logger, "%s refused a script: %s", self.facts.address, error)
+        return failure_of(self.facts.address, error, sent=True)
 
     def _answer(self, round_: Round, replies: Sequence[Reply | Failure], now: float, *, is_known: bool) -> None:
         """Hand over a complete answer, or first send the scripts that the master did not know, and so did not run.

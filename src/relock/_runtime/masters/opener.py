@@ -1,23 +1,18 @@
 """The way to one master: how a socket is opened and named there, and how the two introduce each other."""
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from redis import exceptions as redis_errors
 
-from relock._core.effects import Failure
 from relock._core.master_facts import INTRODUCTION, MasterFacts, News
 from relock._core.socket_facts import SocketFacts
 from relock._options import ClientOptions
 from relock._runtime.masters.errors import protocol_errors
-from relock._runtime.net.failures import failure_of
 from relock._runtime.net.green import check_threads
 from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.platform import Platform
-
-logger = logging.getLogger(__name__)
 
 
 class MasterListener(Protocol):
@@ -118,14 +113,3 @@ class Opener:
             return raw.read_response()
         except redis_errors.ResponseError as error:
             return error
-
-    # What goes wrong ------------------------------------------------------------------------------------------------
-
-    def failed(self, error: BaseException, *, sent: bool) -> Failure:
-        """Return the `Failure` for a connection that broke, or was never made."""
-        return failure_of(self.facts.address, error, sent=sent)
-
-    def refused(self, error: redis_errors.ResponseError) -> Failure:
-        """Return the `Failure` for a script to which the master replied with an error."""
-        self.platform.log.debug(logger, "%s refused a script: %s", self.facts.address, error)
-        return failure_of(self.facts.address, error, sent=True)

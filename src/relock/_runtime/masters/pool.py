@@ -17,7 +17,7 @@ from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.opener import Opener
 from relock._runtime.masters.round import Pending
-from relock._runtime.net.failures import is_break, is_refusal
+from relock._runtime.net.failures import failure_of, is_break, is_refusal
 from relock._runtime.wait_queue import WaitQueue
 from relock._scripts import Prepared
 
@@ -330,7 +330,7 @@ class Pool:
 
         Idle ones to the same server are suspect, unless only a new one was refused: our holds live on by those.
         """
-        failure = self.opener.failed(error, sent=sent)
+        failure = failure_of(self.facts.address, error, sent=sent)
         if sent or not is_refusal(error):
             self.drop_idle()
         if not self._is_closed:

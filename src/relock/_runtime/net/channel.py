@@ -9,7 +9,6 @@ After a signal's handler, Python repeats the call, and the kernel's limit begins
 time polls first: a poll goes on with the time that is left.
 """
 
-import os
 import re
 import select
 import socket
@@ -159,7 +158,7 @@ def open_channel(raw: RawConnection, timeout: float) -> Channel:
 
 def limit(sock: socket.socket, seconds: float) -> None:
     """Limit each send and each receive of `sock` to `seconds`."""
-    if os.name != "posix" or isinstance(sock, ssl.SSLSocket):
+    if isinstance(sock, ssl.SSLSocket):
         sock.settimeout(seconds)
         return
     sock.settimeout(None)

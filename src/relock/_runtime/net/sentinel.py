@@ -4,6 +4,8 @@ The steps are those of redis.io, "Guidelines for Redis clients with support for 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -60,7 +62,13 @@ class Discovery:
         Args:
             timeout: seconds to wait for each Sentinel.
         """
-        return {"connection_pool": _Finder(self, timeout), "redis_connect_func": _check_role}
+        finder = SimpleNamespace(  # stands for redis-py's pool of such connections
+            is_master=True,
+            check_connection=False,
+            service_name=self.service,
+            get_master_address=partial(self.find, timeout),
+        )
+        return {"connection_pool": finder, "redis_connect_func": _check_role}
 
     def find(self, timeout: float) -> tuple[str, int]:
         """Return host and port of the master.
@@ -108,22 +116,6 @@ class Discovery:
         if others < self.min_other_sentinels:
             return f"it sees only {others} other Sentinels, and min_other_sentinels is {self.min_other_sentinels}"
         return None
-
-
-class _Finder:
-    """Pool of a Sentinel-managed connection of redis-py, which asks it for the place of the master."""
-
-    is_master = True
-    check_connection = False
-
-    def __init__(self, discovery: Discovery, timeout: float) -> None:
-        self.service_name = discovery.service
-        self._discovery = discovery
-        self._timeout = timeout
-
-    def get_master_address(self) -> tuple[str, int]:
-        """Return host and port of the master, as `Discovery.find` does."""
-        return self._discovery.find(self._timeout)
 
 
 def _check_role(raw: Any) -> None:
