@@ -79,7 +79,7 @@ def send_again() -> None:
             time.sleep(RECONNECT_SECONDS)
         connection.channel = open_channel(connection.raw, connection.pool.opener.node_timeout)
         for one in in_flight:
-            connection._send(one if isinstance(one, InFlight) else InFlight.all_of(one, one.sent_at), source=True)
+            connection._send(one if isinstance(one, InFlight) else InFlight.all_of(one), source=True)
 
     def patient_receive(connection: Connection) -> None:
         try:

@@ -141,7 +141,7 @@ class Cluster(Master, Panel[Master]):
         if found is None:
             return None
         target = self.shard_at(found.host or shard.opener.node.kwargs["host"], found.port)
-        if not found.asking and self._slots:
+        if not found.asking:
             self._slots[found.slot] = target
         return target, found.asking
 

@@ -99,7 +99,7 @@ class Connection:
     def request(self, round_: Round) -> None:
         """Send all calls of a round in one write; what arrives after its `until` is void where that matters."""
         if not round_.is_simple or self._min_replicas or self._unlearned:
-            self._send(InFlight.all_of(round_, round_.sent_at), source=self._teaches(round_), asking=round_.asking)
+            self._send(InFlight.all_of(round_), source=self._teaches(round_))
             return
         script = round_.script
         own = self._own_arguments(script, round_.until)
@@ -197,10 +197,10 @@ class Connection:
                 raise redis_errors.TimeoutError("Timeout reading from the master")
             self.receive()
 
-    def _send(self, sent: InFlight, *, source: bool, asking: bool = False) -> None:
+    def _send(self, sent: InFlight, *, source: bool) -> None:
         calls, until = sent.round.calls, sent.round.until
         packed = [self._pack(calls[place], until, source=source) for place in reversed(sent.places)]
-        if asking:
+        if sent.round.asking:
             packed = [ASKING + one for one in packed]
             sent.places[:] = [either for place in sent.places for either in (place, NO_PLACE)]
         if self._min_replicas and any(call.script.gives for call in calls):

@@ -59,9 +59,12 @@ class Pool:
     def give_up_others(self) -> None:
         """Give up the idle connections that lead to any other server than the master: they are of no use any more."""
         incarnation = self.facts.known.incarnation
-        for connection in [*self._idle, *self._own_idle]:
-            if connection.shown.incarnation != incarnation:
-                self._drop(connection)
+        for idle in (self._idle, self._own_idle):
+            for connection in list(idle):
+                if connection.shown.incarnation != incarnation:
+                    with suppress(ValueError):  # in use: its next reply shows that it leads elsewhere
+                        idle.remove(connection)
+                        connection.close()
 
     def check_out(self, now: float, idle: deque[Connection] | None = None) -> Connection | None:
         """Return an idle, open connection for the caller alone; None where there is none, or each owes too much."""
@@ -343,12 +346,6 @@ class Pool:
             with suppress(IndexError):
                 while True:
                     idle.pop().close()
-
-    def _drop(self, connection: Connection) -> None:
-        """Close a connection unless somebody uses it: then its next reply shows that it is of no use."""
-        with suppress(ValueError):
-            (self._own_idle if connection.is_own else self._idle).remove(connection)
-            connection.close()
 
     @property
     def connections(self) -> int:

@@ -35,7 +35,7 @@ class InFlight:
         self.places = places
 
     @classmethod
-    def all_of(cls, round_: Round, sent_at: float) -> "InFlight":
-        """Return the request for all calls of a round, sent at `sent_at`."""
+    def all_of(cls, round_: Round) -> "InFlight":
+        """Return the first request of a round, for all of its calls."""
         count = round_.count
-        return cls(round_, sent_at, [None] * count, list(range(count))[::-1])
+        return cls(round_, round_.sent_at, [None] * count, list(range(count))[::-1])
