@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from redis.asyncio import connection as for_tasks
 from redis.asyncio import sentinel as sentinel_for_tasks
-from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.credentials import CredentialProvider
 from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
@@ -26,6 +26,8 @@ _OF_TASKS_ALONE = (
 _RENAMED = {"valkey_connect_func": "redis_connect_func"}
 # None asks for no certificate. Any other option that is None has its default, and redis-py may not know the option.
 _NONE_MEANS_NONE = "ssl_cert_reqs"
+
+Settings = tuple[type[Any], dict[str, Any]]  # a class of connections, and its arguments
 
 
 class ValkeyClient(Protocol):
@@ -65,17 +67,17 @@ def is_valkey_client(client: object) -> bool:
     return valkey is not None and isinstance(client, valkey.Valkey)
 
 
-def pool_of_tasks(pool: Any) -> ConnectionPool:
-    """Return a pool that makes connections for threads as `pool` of ``redis.asyncio`` makes them for tasks.
+def settings_of_tasks(pool: Any) -> Settings:
+    """Return the settings of connections for threads that are as those which `pool` of ``redis.asyncio`` makes.
 
     Raises:
         TypeError: its connections are of a class that has no counterpart, or are set up by a function that is awaited.
     """
-    return connections_of_tasks(pool.connection_class, pool.connection_kwargs)
+    return counterpart_of_tasks(pool.connection_class, pool.connection_kwargs)
 
 
-def connections_of_tasks(kind_for_tasks: type, settings: dict[str, Any]) -> ConnectionPool:
-    """Return a pool as `pool_of_tasks` does, from a class of connections and the connections' settings."""
+def counterpart_of_tasks(kind_for_tasks: type, settings: dict[str, Any]) -> Settings:
+    """Return settings as `settings_of_tasks` does, from a class of connections and its arguments."""
     kind = _COUNTERPARTS_FOR_TASKS.get(kind_for_tasks)
     provider = settings.get("credential_provider")
     if kind is None or settings.get("redis_connect_func") is not None or _must_be_awaited(provider):
@@ -84,9 +86,7 @@ def connections_of_tasks(kind_for_tasks: type, settings: dict[str, Any]) -> Conn
             f"nodes: relock opens connections on threads, but only a task can make or set up the {name} of this client "
             "of redis.asyncio: use a URL or a redis.Redis"
         )
-    made = ConnectionPool(kind)
-    made.connection_kwargs = {option: value for option, value in settings.items() if option not in _OF_TASKS_ALONE}
-    return made
+    return kind, {option: value for option, value in settings.items() if option not in _OF_TASKS_ALONE}
 
 
 def _must_be_awaited(provider: Any) -> bool:
@@ -106,8 +106,8 @@ _COUNTERPARTS_FOR_TASKS: dict[type, type[Any]] = {
 }
 
 
-def valkeys_pool(pool: Any) -> ConnectionPool:
-    """Return a pool that makes connections of redis-py as `pool` of valkey-py makes its own.
+def settings_of_valkey(pool: Any) -> Settings:
+    """Return the settings of connections of redis-py that are as those which `pool` of valkey-py makes.
 
     Raises:
         TypeError: its connections are of a class that redis-py has no counterpart of.
@@ -123,9 +123,7 @@ def valkeys_pool(pool: Any) -> ConnectionPool:
     }
     if issubclass(kind, SSLConnection):
         given.setdefault("ssl_check_hostname", False)  # valkey-py's default; redis-py 6.0 changed its own
-    made = ConnectionPool(kind)
-    made.connection_kwargs = given
-    return made
+    return kind, given
 
 
 def _counterparts() -> dict[type, type[Connection]]:

@@ -15,12 +15,13 @@ from redis.sentinel import SentinelManagedConnection
 
 from relock._errors import ConfigurationError
 from relock._runtime.net.foreign import (
+    Settings,
     ValkeyClient,
-    connections_of_tasks,
+    counterpart_of_tasks,
     is_valkey_client,
-    pool_of_tasks,
     refuse_fake,
-    valkeys_pool,
+    settings_of_tasks,
+    settings_of_valkey,
     whole_name,
 )
 from relock._runtime.net.node import Node, Place, Seeds, host_and_port, normal
@@ -156,19 +157,22 @@ def _node_of_server_url(url: str) -> Node:
             raise ValueError("no path")
     elif not re.fullmatch(r"/*[0-9]*/*", parts.path) or parts.port == 0:
         raise ValueError("no number of a database, or of a port")
-    return _node(_pool_of_url(url))
+    return _node(*_settings_of_url(url))
 
 
-def _pool_of_url(url: str) -> ConnectionPool:
-    """Return redis-py's pool for a URL; TLS checks the host's name in every version, unless the URL says otherwise.
+def _settings_of_url(url: str) -> Settings:
+    """Return redis-py's settings for a URL; TLS checks the host's name in every version, unless the URL says otherwise.
 
     redis-py does so by itself from 6.0. Before, any server with a certificate of that authority passed for a master.
     """
-    pool = ConnectionPool.from_url(url)
-    given = pool.connection_kwargs
-    if issubclass(pool.connection_class, SSLConnection) and given.get("ssl_cert_reqs") != "none":
+    kind, given = _settings_of(ConnectionPool.from_url(url))
+    if issubclass(kind, SSLConnection) and given.get("ssl_cert_reqs") != "none":
         given.setdefault("ssl_check_hostname", True)
-    return pool
+    return kind, given
+
+
+def _settings_of(pool: ConnectionPool) -> Settings:
+    return pool.connection_class, pool.connection_kwargs
 
 
 def _node_of_sentinel_url(url: str) -> Node:
@@ -187,9 +191,9 @@ def _node_of_sentinel_url(url: str) -> Node:
         name.removeprefix("sentinel_"): value for name, value in query if name in _SENTINEL_CREDENTIALS
     }
     others = urlencode([(name, value) for name, value in query if name not in _SENTINEL_CREDENTIALS])
-    master = _pool_of_url(f"redis://{credentials}{at}host/{path[2] or 0}?{others}")
+    _, master = _settings_of_url(f"redis://{credentials}{at}host/{path[2] or 0}?{others}")
     sentinels = [_node_of_sentinel(host, own) for host in hosts.split(",")]
-    return _sentinel_node(unquote(path[1]), sentinels, SentinelManagedConnection, master.connection_kwargs)
+    return _sentinel_node(unquote(path[1]), sentinels, SentinelManagedConnection, master)
 
 
 def _node_of_valkey_url(url: str) -> Node:
@@ -202,7 +206,7 @@ _SENTINEL_CREDENTIALS = ("sentinel_username", "sentinel_password")
 
 def _node_of_sentinel(at: str, credentials: dict[str, Any]) -> Node:
     host, port = _host_and_port(at, SENTINEL_PORT)
-    return _node(ConnectionPool(host=host, port=port, **credentials))
+    return _node(Connection, {"host": host, "port": port, **credentials})
 
 
 def _sentinel_node(
@@ -232,7 +236,7 @@ def _node_of_cluster_url(url: str) -> Node:
     if parts.path not in ("", "/", "/0") or parts.fragment:
         raise ValueError("a database, or a fragment")
     scheme = _CLUSTER_SCHEMES[parts.scheme.lower()]
-    template = _pool_of_url(f"{scheme}://{credentials}{at}host/0?{parts.query}")
+    template = _settings_of_url(f"{scheme}://{credentials}{at}host/0?{parts.query}")
     return _cluster_node([_with_place(template, *_host_and_port(host)) for host in hosts.split(",")])
 
 
@@ -243,10 +247,9 @@ def _host_and_port(at: str, usual_port: int = 6379) -> tuple[str, int]:
     return parts.hostname, parts.port or usual_port
 
 
-def _with_place(template: ConnectionPool, host: str, port: int) -> Node:
-    pool = ConnectionPool(template.connection_class)
-    pool.connection_kwargs = template.connection_kwargs | {"host": host, "port": port, "db": 0}
-    return _node(pool)
+def _with_place(template: Settings, host: str, port: int) -> Node:
+    kind, kwargs = template
+    return _node(kind, kwargs | {"host": host, "port": port, "db": 0})
 
 
 def _cluster_node(seeds: Sequence[Node], remap: Callable[[Place], Place] | None = None) -> Node:
@@ -268,10 +271,9 @@ def _cluster_node(seeds: Sequence[Node], remap: Callable[[Place], Place] | None 
 def _node_of_cluster_client(client: redis.RedisCluster) -> Node:
     """Return the cluster of a client of redis-py, with the client's settings for connections."""
     given: Any = client  # redis-py's cluster client has hardly any types
-    pool = client.get_redis_connection(given.get_default_node()).connection_pool
-    template = ConnectionPool(pool.connection_class)
+    kind, kwargs = _settings_of(client.get_redis_connection(given.get_default_node()).connection_pool)
     own = ("redis_connect_func", "cache", "cache_config")  # these options serve that client alone
-    template.connection_kwargs = {name: value for name, value in pool.connection_kwargs.items() if name not in own}
+    template = kind, {name: value for name, value in kwargs.items() if name not in own}
     seeds = [_with_place(template, node.host, int(node.port)) for node in given.get_nodes()]
     return _cluster_node(seeds, given.nodes_manager.address_remap)
 
@@ -288,33 +290,31 @@ def _node_of_cluster_for_tasks(client: Any) -> Node:
     manager = client.nodes_manager
     kind = manager.connection_kwargs.get("connection_class", redis.asyncio.Connection)
     own: dict[str, Any] = {"redis_connect_func": None}  # that client's function may have connections read from replicas
-    template = connections_of_tasks(kind, manager.connection_kwargs | own)
+    template = counterpart_of_tasks(kind, manager.connection_kwargs | own)
     seeds = [_with_place(template, node.host, int(node.port)) for node in manager.startup_nodes.values()]
     return _cluster_node(seeds, getattr(manager, "address_remap", None))
 
 
-def _node_of_client(client: Any, ours: Callable[[Any], ConnectionPool] = lambda pool: pool) -> Node:
+def _node_of_client(client: Any, ours: Callable[[Any], Settings] = _settings_of) -> Node:
     """Return the master of a client, be it one that `redis.sentinel.Sentinel.master_for` made.
 
     Args:
         client: the client, of any of the libraries.
-        ours: makes a pool of redis-py from one of the client's library.
+        ours: returns the settings with which connections of redis-py are as those that the client's pool makes.
     """
     pool = client.connection_pool
     if not hasattr(pool, "sentinel_manager"):
-        return _node(ours(pool))
+        return _node(*ours(pool))
     if not pool.is_master:
         raise ConfigurationError(
             "nodes: the client is for the replicas of a service, and their locks are only copies: use master_for",
             option="nodes",
         )
     manager = pool.sentinel_manager
-    made = ours(pool)
     return _sentinel_node(
         pool.service_name,
-        [_node(ours(sentinel.connection_pool)) for sentinel in manager.sentinels],
-        made.connection_class,
-        made.connection_kwargs,
+        [_node(*ours(sentinel.connection_pool)) for sentinel in manager.sentinels],
+        *ours(pool),
         min_other_sentinels=manager.min_other_sentinels,
         master_host=getattr(manager, "_force_master_ip", None),  # older versions of redis-py lack it
     )
@@ -329,11 +329,11 @@ _CLIENTS: tuple[tuple[Callable[[object], bool], Callable[[Any], Node], str], ...
     (_is(redis.RedisCluster), _node_of_cluster_client, "connection pool of a redis-py client"),
     (
         _is(redis.asyncio.Redis),
-        partial(_node_of_client, ours=pool_of_tasks),
+        partial(_node_of_client, ours=settings_of_tasks),
         "connection pool of a client of redis.asyncio",
     ),
     (_is(redis.asyncio.RedisCluster), _node_of_cluster_for_tasks, "settings of a cluster's client of redis.asyncio"),
-    (is_valkey_client, partial(_node_of_client, ours=valkeys_pool), "connection pool of a valkey-py client"),
+    (is_valkey_client, partial(_node_of_client, ours=settings_of_valkey), "connection pool of a valkey-py client"),
 )
 
 
@@ -358,9 +358,8 @@ def _try_out(node: Node, shown: str, *, may_name: bool) -> None:
         ) from None
 
 
-def _node(pool: ConnectionPool) -> Node:
-    kwargs = {option: value for option, value in pool.connection_kwargs.items() if option not in _OVERRIDDEN}
-    kind = pool.connection_class
+def _node(kind: type[Any], given: dict[str, Any]) -> Node:
+    kwargs = {option: value for option, value in given.items() if option not in _OVERRIDDEN}
     if issubclass(kind, UnixDomainSocketConnection):
         path = kwargs.get("path", "")
         address, server = f"unix://{path}", f"unix:{os.path.realpath(path)}"
@@ -368,7 +367,7 @@ def _node(pool: ConnectionPool) -> Node:
         scheme = "rediss" if issubclass(kind, SSLConnection) else "redis"
         at = host_and_port(kwargs.get("host", "localhost"), kwargs.get("port", 6379))
         address, server = f"{scheme}://{at}", normal(at)
-    name = _given_name(pool.connection_kwargs)
+    name = _given_name(given)
     return Node(f"{address}/{kwargs.get('db', 0) or 0}", kind, kwargs, frozenset({server}), client_name=name)
 
 
