@@ -8,9 +8,9 @@ from typing import Protocol
 from relock._core.effects import Failure
 from relock._core.hold import FOREVER, Hold
 from relock._core.lock_spec import LockSpec
-from relock._core.quorum import Grant, NoQuorum, Outcome, Refused, quorum_of
+from relock._core.quorum import Grant, NoQuorum, Outcome, Refused
 from relock._errors import AcquireTimeoutError, LockLostError, NotOwnedError, QuorumError, RelockError
-from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, LockOptions, check_seconds
+from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, check_seconds
 from relock._owner import Owner, named
 from relock._runtime.session.session import Session
 
@@ -33,21 +33,20 @@ class Holding(ABC):
         "_client",
         "_longest",
         "_named_owner",
-        "_options",
         "_spec",
         "name",
     )  # a program may make very many locks
 
     name: str
 
-    def __init__(self, client: HasSession, name: str, spec: LockSpec, options: LockOptions) -> None:
+    def __init__(self, client: HasSession, spec: LockSpec) -> None:
+        options = spec.options
         self._client = client
         self._spec = spec
-        self._options = options
         self._named_owner = None if options.owner is None else named(options.owner)
         # The longest wait, in seconds.
         self._longest = FOREVER if options.timeout is None or options.timeout == -1 else options.timeout
-        self.name = name
+        self.name = spec.keys.name
 
     # Looking, without I/O -------------------------------------------------------------------------------------------
 
@@ -150,8 +149,8 @@ class Holding(ABC):
 
     def _too_few(self, failures: list[Failure]) -> QuorumError:
         """Return the error for a renewal that no quorum has confirmed."""
-        total = len(self._spec.masters)
-        return quorum_error(self.name, failures, quorum_of(total), total - len(failures))
+        spec = self._spec
+        return quorum_error(self.name, failures, spec.quorum, len(spec.masters) - len(failures))
 
     def _too_little(self, hold: Hold, left: float, seconds: float) -> LockLostError:
         """Return the error for a hold that goes on, and has less left than was asked."""
@@ -165,8 +164,7 @@ class Holding(ABC):
     def _refusal(self, outcome: Outcome) -> bool:
         """Return False if another owner has the lock; raise `QuorumError` if too few masters answered."""
         if isinstance(outcome, NoQuorum):
-            needed = quorum_of(len(self._spec.masters))
-            raise quorum_error(self.name, outcome.failures, needed, outcome.answered)
+            raise quorum_error(self.name, outcome.failures, self._spec.quorum, outcome.answered)
         return False
 
     def _timeout_error(self, outcome: Outcome) -> AcquireTimeoutError:

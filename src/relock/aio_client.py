@@ -18,7 +18,6 @@ from relock._options import (
     LockArguments,
     check_flag,
     check_lock_keywords,
-    check_name,
     check_seconds,
     lists,
 )
@@ -191,8 +190,7 @@ class AsyncClient:
         on_lost = options.get("on_lost")
         if callable(on_lost):
             options["on_lost"] = self._on_loop(on_lost)
-        spec, chosen = self._client._spec_of(check_name(name), **options)
-        return AsyncLock(self, name, spec, chosen, cancel_on_lost=cancel_on_lost)
+        return AsyncLock(self, self._client._spec_of(name, **options), cancel_on_lost=cancel_on_lost)
 
     def synchronized(
         self, template: str, *, cancel_on_lost: bool = False, **lock_options: Unpack[LockArguments]
@@ -223,7 +221,7 @@ class AsyncClient:
         Raises:
             QuorumError: too few masters answered.
         """
-        spec, _ = self._client._spec_of(check_name(name))
+        spec = self._client._spec_of(name)
         answers = await self._foreground().run(inspect_flows.look(spec, self._session.clock))
         return self._client._agree(name, answers)
 
@@ -234,7 +232,7 @@ class AsyncClient:
         Raises:
             QuorumError: too few masters answered.
         """
-        spec, _ = self._client._spec_of(check_name(name))
+        spec = self._client._spec_of(name)
         released, answers = await self._foreground().run(inspect_flows.force_release(spec, self._session.clock))
         self._client._agree_on_end(name, answers)
         return bool(released)

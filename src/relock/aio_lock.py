@@ -15,7 +15,7 @@ from relock._core.quorum import Outcome
 from relock._core.renewal import confirm_lease, renew_now
 from relock._errors import RelockError
 from relock._holding import HasSession, Holding
-from relock._options import LockOptions, called_as, check_keywords, check_seconds
+from relock._options import called_as, check_keywords, check_seconds
 from relock._owner import Owner
 from relock._runtime.aio.foreground import Foreground, current_task
 from relock._runtime.aio.loss_hook import LossHooks
@@ -123,10 +123,8 @@ class AsyncLock(Holding):
 
     _client: AsyncLockClient
 
-    def __init__(
-        self, client: AsyncLockClient, name: str, spec: LockSpec, options: LockOptions, *, cancel_on_lost: bool = False
-    ) -> None:
-        super().__init__(client, name, spec, options)
+    def __init__(self, client: AsyncLockClient, spec: LockSpec, *, cancel_on_lost: bool) -> None:
+        super().__init__(client, spec)
         self._loss_hooks = LossHooks() if cancel_on_lost else None
 
     def _who(self) -> Owner:

@@ -16,7 +16,7 @@ from relock._core.info import one_server, shared_servers
 from relock._core.lock_spec import LockSpec
 from relock._errors import ConfigurationError, RelockWarning
 from relock._holding import quorum_error
-from relock._keys import LockKeys, glob_filter, lock_keys, name_of, scan_pattern
+from relock._keys import glob_filter, lock_keys, name_of, scan_pattern
 from relock._options import (
     ClientArguments,
     ClientOptions,
@@ -186,14 +186,12 @@ class Client:
         """
         if options:
             check_lock_keywords("lock", options)
-        name = check_name(name)
-        chosen = self._options_of(**options)
-        return Lock(self, name, self._spec(lock_keys(self._options.prefix, name), chosen), chosen)
+        return Lock(self, self._spec_of(name, **options))
 
-    def _spec_of(self, name: str, **given: Unpack[LockArguments]) -> tuple[LockSpec, LockOptions]:
-        """Return what the requests for a lock of this name have in common, and its options."""
-        options = self._options_of(**given)
-        return self._spec(lock_keys(self._options.prefix, name), options), options
+    def _spec_of(self, name: str, **given: Unpack[LockArguments]) -> LockSpec:
+        """Return what the requests for a lock of this name have in common."""
+        keys = lock_keys(self._options.prefix, check_name(name))
+        return LockSpec.of(keys, self._addresses, self._options_of(**given), self._options)
 
     def _options_of(self, **given: Unpack[LockArguments]) -> LockOptions:
         wanted = set_options(given)
@@ -202,9 +200,6 @@ class Client:
         options = self._options.for_lock(**wanted)
         self._options.check_guard(options.ttl, len(self._nodes))
         return options
-
-    def _spec(self, keys: LockKeys, options: LockOptions) -> LockSpec:
-        return LockSpec.of(keys, self._addresses, options, self._options)
 
     def synchronized(
         self, template: str, **lock_options: Unpack[LockArguments]
@@ -236,8 +231,7 @@ class Client:
         Raises:
             QuorumError: too few masters answered.
         """
-        spec = self._spec(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
-        session = self._session
+        spec, session = self._spec_of(name), self._session
         return self._agree(name, session.run(inspect_flows.look(spec, session.clock)))
 
     def _agree(self, name: str, answers: inspect_flows.MasterReplies) -> LockInfo:
@@ -258,8 +252,7 @@ class Client:
         Raises:
             QuorumError: too few masters answered.
         """
-        spec = self._spec(lock_keys(self._options.prefix, check_name(name)), self._lock_options)
-        session = self._session
+        spec, session = self._spec_of(name), self._session
         released, answers = session.run(inspect_flows.force_release(spec, session.clock))
         self._agree_on_end(name, answers)
         return bool(released)

@@ -287,7 +287,7 @@ class Lock(Holding):
         """
         if self._named_owner is not None:
             raise ConfigurationError(
-                f"owner={self._options.owner!r} with a Condition: the threads that use it would be inside together, "
+                f"owner={self._named_owner.name!r} with a Condition: the threads that use it would be inside together, "
                 "and a wait would give up the levels of all of them; make its lock without owner=",
                 lock=self.name,
                 option="owner",

@@ -154,7 +154,6 @@ class TaskLock:
     def __init__(self, lock: AsyncLock, actor: Actor) -> None:
         self._lock = lock
         self.actor = actor
-        self._options = lock._options
         self._spec = lock._spec
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> Any:
@@ -256,7 +255,7 @@ class ClientOfActors:
     def lock(self, name: str, **options: Any) -> TaskLock:
         """Return a lock that the actor of the caller uses."""
         made, actor = self._client.lock(name, **options), self.actor()
-        lock = _ActorsLock(self._client, name, made._spec, made._options)
+        lock = _ActorsLock(self._client, made._spec, cancel_on_lost=False)
         lock.actor = actor
         return TaskLock(lock, actor)
 

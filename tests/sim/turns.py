@@ -198,7 +198,7 @@ class Turns:
 
     def _take(self, process: Process, lock: Lock, timeout: float, stay: float) -> bool:
         referee = self._referee
-        call = referee.called(process, timeout, fair=lock._options.fair)
+        call = referee.called(process, timeout, fair=lock._spec.options.fair)
         self._cast.acquiring[process] += 1
         try:
             with self._calls.call(actor_of(lock)):
