@@ -38,9 +38,6 @@ class ThreadOwner:
 
     __slots__ = ("__weakref__", "ident", "who")
 
-    ident: int
-    who: "Owner"
-
     def __init__(self) -> None:
         self.ident = threading.get_ident()
         self.who = Owner(next(serials), weakref.ref(self), None)

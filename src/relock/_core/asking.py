@@ -221,8 +221,6 @@ class Panel(Generic[V]):
     """
 
     knows_way: bool = True
-    masters: Sequence[V]
-    quorum: int
 
     def __init__(self, masters: Sequence[V]) -> None:
         self.masters = masters

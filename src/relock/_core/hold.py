@@ -12,9 +12,7 @@ from relock._core.effects import Answer, Failure, Reply
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import NEVER, Grant, deadline_of, is_status
 from relock._events import Loss
-from relock._keys import LockKeys
-from relock._owner import NestedTask, Owner, OwnerKey, TaskRef, ThreadRef, has_ticket, runs_on, task_of, waiter_name
-from relock._scripts import Prepared
+from relock._owner import NestedTask, Owner, has_ticket, runs_on, task_of, waiter_name
 
 EXPIRED = "its lease ended before it could be renewed"
 NOT_RENEWED = "its lease ended, and it was not to be renewed (renew=False)"
@@ -98,32 +96,6 @@ class Hold:
         "ttl",
         "wanted",
     )
-
-    answers: Sequence[Answer]
-    count: int
-    counts_until: float
-    deadline: float
-    ending: Prepared
-    lease_ends: list[float]
-    granted_at: float
-    healing_pending: bool
-    is_short: bool
-    is_stalled: bool
-    key: OwnerKey
-    keys: LockKeys
-    late_until: float
-    owner: bytes
-    renew: bool
-    renew_at: float
-    renew_until: float
-    settled: bool
-    settling: bool
-    spec: LockSpec
-    takes_turns: bool
-    liveness: ThreadRef | TaskRef | None
-    token: int
-    ttl: float
-    wanted: int
 
     def __init__(self, spec: LockSpec, owner: bytes, who: Owner, grant: Grant, count: int) -> None:
         options = spec.options

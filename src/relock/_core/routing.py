@@ -32,8 +32,6 @@ class Routed(Sequence[Reply | Failure], Generic[N]):
         answers: those of a single master, the Cluster.
     """
 
-    answers: list[Answer]
-
     def __init__(
         self,
         asked: Ask | Exchange,
@@ -47,7 +45,7 @@ class Routed(Sequence[Reply | Failure], Generic[N]):
         self._asked: list[tuple[N, Round, list[int]]] = []  # the last parts, and which calls these are
         self._sent_on = sent_on
         self._hops = 0
-        self.answers = [self]
+        self.answers: list[Answer] = [self]
         for place, call in enumerate(self._calls):
             node = node_of(call)
             if isinstance(node, Failure):

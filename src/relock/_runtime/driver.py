@@ -29,12 +29,8 @@ class Driver(Host):
         lone: the only master, if calls can go straight to it.
     """
 
-    fan_out: FanOut
-    lone: Master | None
-    masters: tuple[Master, ...]
     hub: ThreadHub
     platform: Platform
-    quorum: int
 
     def __init__(self, panel: Panel[Master], platform: Platform, node_timeout: float) -> None:
         super().__init__(node_timeout, platform.clock)

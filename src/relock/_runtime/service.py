@@ -23,9 +23,6 @@ class Service(ABC):
     thread. The threads settle among themselves which one runs; the other ends at once.
     """
 
-    has_begun: bool
-    stopping: bool
-
     name = "relock"
 
     def __init__(self, platform: Platform) -> None:

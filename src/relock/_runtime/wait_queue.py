@@ -49,10 +49,8 @@ class WaitQueue:
             with a caller that was struck before it could leave.
     """
 
-    waiting: deque[ref[Entry]]
-
     def __init__(self) -> None:
-        self.waiting = deque()
+        self.waiting: deque[ref[Entry]] = deque()
 
     def join(self, entry: Entry) -> None:
         """Put an entry at the end of the queue."""

@@ -52,8 +52,6 @@ class CallbackQueue(Service):
         dropped: how many things were not told, because too many waited.
     """
 
-    dropped: int
-
     def __init__(self, platform: Platform, name: str) -> None:
         super().__init__(platform)
         self.name = name

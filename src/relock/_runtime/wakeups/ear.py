@@ -32,15 +32,9 @@ class Ear:
         is_led: True while the connection is shared with the waiting threads, and its own thread does not read it.
     """
 
-    channel: Channel
-    call: Callable[[], object]
-    error: Exception | None
-    heard: int
-    is_led: bool
-
     def __init__(self, channel: Channel, act: Callable[[Any], object], call: Callable[[], object]) -> None:
         self.channel = channel
-        self.error = None
+        self.error: Exception | None = None
         self.heard = 0
         self.is_led = False
         self._act_on = act

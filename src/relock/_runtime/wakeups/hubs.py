@@ -18,12 +18,10 @@ class Hubs:
         spare: those whose loops were closed, until other loops take them over, or `stop_spare` comes first.
     """
 
-    spare: deque[AnyHub]
-
     def __init__(self) -> None:
         self._hubs: dict[bytes, AnyHub] = {}
         self.numbers = itertools.count(1)
-        self.spare = deque()
+        self.spare: deque[AnyHub] = deque()
 
     def add(self, hub: AnyHub) -> None:
         """Add a hub, until it is stopped."""

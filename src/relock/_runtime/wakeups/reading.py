@@ -41,7 +41,6 @@ from typing import NamedTuple, Protocol
 
 from redis import exceptions as redis_errors
 
-from relock._core.effects import Clock
 from relock._core.quorum import NEVER
 from relock._runtime.net.waker import Waker
 from relock._runtime.platform import Platform
@@ -101,10 +100,6 @@ class Reading:
             because the last waiter has given up.
         wanted: replaced by another object whenever what is shared changes.
     """
-
-    clock: Clock
-    left_at: float
-    wanted: object
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
