@@ -65,7 +65,7 @@ class Scene:
 
     def until_settled(self) -> None:
         """Wait until the janitor writes no count: a fault for a request of that kind would strike the janitor's."""
-        holds = self.session.all_holds
+        holds = self.session.holds.all
         self.rig.until(lambda: not any(hold.settling for hold in holds()), "no count is being written")
 
     def come_late(self) -> None:

@@ -24,7 +24,7 @@ class Ticks:
 
     def tick(self) -> None:
         """Plan the renewals once, and act on the plan; return instead of sleeping."""
-        for hold in self._session.all_holds():
+        for hold in self._session.holds.all():
             hold.renew_at = 0.0
         self._watchdog.poke()
         self._watchdog.step()

@@ -307,7 +307,7 @@ def renewal_of(count: int) -> Callable[[Scene], None]:
             lock.acquire()
         renewed = session.counters.renewals
         with scene.counted():
-            for hold in session.all_holds():
+            for hold in session.holds.all():
                 hold.renew_at = 0.0
             session.watchdog.poke()
             until(lambda: session.counters.renewals == renewed + count, within=PATIENCE_SECONDS, what="all are renewed")

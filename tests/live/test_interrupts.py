@@ -286,7 +286,7 @@ def test_an_exception_while_another_one_is_cleaned_up_after_changes_nothing_abou
             what=f"nothing left after a second interrupt in {second.where}",
         )
     assert not client._session.hub.waiters
-    assert not client._session.all_holds()
+    assert not client._session.holds.all()
 
 
 def wait(lock: Lock) -> None:

@@ -68,5 +68,5 @@ def test_gates_and_lost_holds_of_many_owners_do_not_pile_up(
         with pytest.raises(LockLostError):
             lock.release()
         assert lock.lost
-    client._session.all_holds()
+    client._session.holds.all()
     assert len(client._session.holds) == 3

@@ -174,7 +174,7 @@ class Rig(ABC):
         """Wait until no count of the client's holds is being written again, or may have to be."""
         session = client._session
         self.until(
-            lambda: not session.janitor._checks and not any(hold.settling for hold in session.all_holds()),
+            lambda: not session.janitor._checks and not any(hold.settling for hold in session.holds.all()),
             "all counts are settled",
         )
 

@@ -42,7 +42,7 @@ async def test_many_tasks_that_come_before_there_is_a_connection_keep_within_the
     monkeypatch.setattr(Connection, "request", count)
     await asyncio.gather(*[use(client, f"{name}-{i}") for i in range(1000)])
     assert 1 < most[0] <= Link.in_flight_max
-    assert not client._session.all_holds()
+    assert not client._session.holds.all()
 
 
 def scripts(member: Server) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 from relock._core.effects import Answer
 from relock._core.hold import FOREVER, OWNER_ENDED, STALLED, Hold
+from relock._core.host import Counters
 from relock._core.lock_spec import LockSpec
 from relock._core.pulse import Pulse
 from relock._core.quorum import Grant
@@ -56,6 +57,23 @@ class Messages(deque[Any]):
         raise Empty
 
 
+class Holds(list[Hold]):
+    """Holds of a session, which note each look at all of them."""
+
+    def __init__(self, book: "Book") -> None:
+        super().__init__()
+        self._book = book
+
+    def all(self) -> list[Hold]:
+        self._book.plans.append(self._book.clock())
+        holds = list(self)
+        self._book.while_renewals_are_planned()
+        return holds
+
+    def has(self, hold: Hold) -> bool:
+        return hold in self
+
+
 class Book:
     """A session with nothing but holds, on one master that renews each."""
 
@@ -65,7 +83,8 @@ class Book:
     def __init__(self) -> None:
         self.platform = Desk()
         self.clock = self.platform.clock
-        self.holds: list[Hold] = []
+        self.holds = Holds(self)
+        self.counters = Counters()
         self.foregrounds: set[Any] = set()
         self.plans: list[float] = []
         self.writes: list[tuple[float, int]] = []
@@ -93,18 +112,9 @@ class Book:
 
     # The watchdog's needs of a session
 
-    def all_holds(self) -> list[Hold]:
-        self.plans.append(self.clock())
-        holds = list(self.holds)
-        self.while_renewals_are_planned()
-        return holds
-
     def sweep(self, now: float) -> float:
         self.sweeps.append(now)
         return self.sweep_at
-
-    def is_current(self, hold: Hold) -> bool:
-        return hold in self.holds
 
     def run_on_own(self, flow: Any) -> Any:
         ask = flow.send(None)
@@ -118,9 +128,6 @@ class Book:
 
     def lose(self, hold: Hold, reason: str) -> None:
         raise AssertionError(f"{hold.keys.name}: {reason}")
-
-    def renewed(self) -> None:
-        """Do nothing: `renewals` counts."""
 
 
 class BookOfReplica(Book):

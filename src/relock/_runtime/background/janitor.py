@@ -327,7 +327,7 @@ class Janitor(Service):
         session = self._session
         holds = tuple(dict.fromkeys(hold for task in tasks for hold in task.holds))
         until, pause = min(task.until for task in tasks), min(task.pause for task in tasks)
-        refused = session.run_shielded(heal(holds, session.is_current, session.clock, session.node_timeout))
+        refused = session.run_shielded(heal(holds, session.holds.has, session.clock, session.node_timeout))
         now = session.clock()
         if refused and now < until and not self._is_closing:
             longer = min(2 * pause, HEAL_RETRY_SECONDS_MAX)

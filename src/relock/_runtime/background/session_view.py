@@ -1,12 +1,13 @@
 """Session, as its background threads see it."""
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, Protocol
 
+from relock._core.book import Book
 from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Ask, Clock
 from relock._core.hold import Hold
+from relock._core.host import Counters
 from relock._core.pulse import Pulse
 from relock._events import Event
 from relock._runtime.driver import Flow
@@ -51,8 +52,10 @@ class SessionView(Protocol):
     client_id: str
     clock: Clock
     closed: bool
+    counters: Counters
     foregrounds: set[ForegroundView]
     node_timeout: float
+    holds: Book
     hubs: Hubs
     masters: tuple[Master, ...]
     platform: Platform
@@ -74,17 +77,8 @@ class SessionView(Protocol):
     def sweep(self, now: float) -> float:
         """Close connections that nobody has needed for long; return when there may be more."""
 
-    def all_holds(self) -> Sequence[Hold]:
-        """Return every hold, and the lost ones whose owners have not noticed yet."""
-
-    def is_current(self, hold: Hold) -> bool:
-        """Return whether a hold is held still."""
-
     def lose(self, hold: Hold, reason: str) -> None:
         """End a hold that is over."""
-
-    def renewed(self) -> None:
-        """Count a renewal that a quorum has confirmed."""
 
     def emit(self, event: Event) -> None:
         """Tell users of an event."""

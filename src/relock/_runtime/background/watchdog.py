@@ -70,7 +70,7 @@ class Watchdog(Service):
         """End lost holds, plan the renewals that are due and the next look, and close connections that nobody needs."""
         session = self._session
         self._look_at = FOREVER  # Mark, then look: a hold that is granted from here on pokes
-        now, holds = session.clock(), session.all_holds()
+        now, holds = session.clock(), session.holds.all()
         for foreground in session.foregrounds.copy():
             self._look_at_loop(foreground, [hold for hold in holds if hold.belongs_to(foreground.loop)], now)
         plan = plan_renewals(holds, now)
@@ -110,7 +110,7 @@ class Watchdog(Service):
         """Renew the next few holds, except those that were released or renewed in the meantime."""
         session, began = self._session, self._session.clock()
         some = [self._due.popleft() for _ in range(min(self._pace.holds, len(self._due)))]
-        holds = tuple(hold for hold in some if session.is_current(hold) and hold.wants_renewal(began))
+        holds = tuple(hold for hold in some if session.holds.has(hold) and hold.wants_renewal(began))
         if holds:
             self._renew(holds)
             self._round_seconds = session.clock() - began
@@ -125,7 +125,7 @@ class Watchdog(Service):
             now = session.clock()
             for hold in holds:
                 hold.retry_renewal(now)
-                if session.is_current(hold):
+                if session.holds.has(hold):
                     session.emit(RenewalFailing(hold.keys.name, hold.remaining(now)))
             return
         if len(session.masters) > 1:
@@ -136,8 +136,8 @@ class Watchdog(Service):
             if reason is not None:
                 session.lose(hold, reason)
             elif is_confirmed(hold, answer):
-                session.renewed()
-            elif session.is_current(hold):
+                session.counters.renewals += 1
+            elif session.holds.has(hold):
                 session.emit(RenewalFailing(hold.keys.name, hold.remaining(now)))
 
     def wake(self) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from relock._core import master_facts, tasks
-from relock._core.book import Book
 from relock._core.clocks import ClockStep
 from relock._core.hold import FOREVER
 from relock._core.master_facts import NAMELESS, MasterFacts
@@ -28,7 +27,6 @@ class ReportedSession(SessionView, Protocol):
     """Session, as its reports see it."""
 
     connection_name: str
-    holds: Book
     janitor: Janitor
     may_be_handed: bool
     options: ClientOptions

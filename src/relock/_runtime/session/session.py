@@ -153,10 +153,6 @@ class Session(Driver):
             self.warn_if_a_loop_waits(key[0])
         return self.gates.enter(record, key, until)
 
-    def renewed(self) -> None:
-        """Count a renewal that a quorum has confirmed."""
-        self.counters.renewals += 1
-
     # Calls of a loop that stands still --------------------------------------------------------------------------------
 
     def overtake_later(self, record: CallRecord) -> None:
@@ -178,16 +174,6 @@ class Session(Driver):
         """End, on its loop, the wait of an overtaken call that was just about to wait when it was undone."""
         self.hubs.look_again(owner)
         self.hubs.forget(owner)
-
-    # The book of holds ----------------------------------------------------------------------------------------------
-
-    def all_holds(self) -> list[Hold]:
-        """Return every hold of this client, and the lost ones whose owners have not noticed yet."""
-        return self.holds.all()
-
-    def is_current(self, hold: Hold) -> bool:
-        """Return whether `hold` is held still: neither released nor lost."""
-        return self.holds.has(hold)
 
     def tell_loss(self, hold: Hold, loss: Loss) -> None:
         """Have the hold's callbacks and the client's called, in the background."""
