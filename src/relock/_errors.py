@@ -12,7 +12,7 @@ Each error has what a handler needs as attributes, says in its message what to d
 """
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 
 class RelockError(Exception):
@@ -27,17 +27,6 @@ class RelockError(Exception):
     def __init__(self, message: str = "", **details: Any) -> None:
         super().__init__(message)
         self.__dict__.update(details)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, dict(self.__dict__))
-
-    @classmethod
-    def _rebuilt(cls, args: tuple[Any, ...], details: dict[str, Any]) -> Self:
-        return cls(*args, **details)
-
-
-def _rebuild(kind: type[RelockError], args: tuple[Any, ...], details: dict[str, Any]) -> RelockError:
-    return kind._rebuilt(args, details)
 
 
 class NotOwnedError(RelockError, RuntimeError):

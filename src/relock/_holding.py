@@ -9,7 +9,7 @@ from relock._core.effects import Failure
 from relock._core.hold import FOREVER, Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Grant, NoQuorum, Outcome, Refused
-from relock._errors import AcquireTimeoutError, LockLostError, NotOwnedError, QuorumError, RelockError
+from relock._errors import AcquireTimeoutError, LockLostError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, check_seconds
 from relock._owner import Owner, named
 from relock._runtime.session.session import Session
@@ -121,12 +121,8 @@ class Holding(ABC):
         """
         hold = self._hold()
         if hold is None or hold.count == 0:
-            raise self._not_owned()
+            raise self._client._session.holds.not_owned(self.name, self._who())
         return hold
-
-    def _not_owned(self) -> NotOwnedError:
-        """Return the error for a caller that has no hold."""
-        return self._client._session.holds.not_owned(self.name, self._who())
 
     def _note_beside(self, error: BaseException, failure: RelockError) -> None:
         """Report `failure`, raised on leaving a block, beside `error` of the block's body, which propagates.

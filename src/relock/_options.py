@@ -235,17 +235,13 @@ class ClientOptions:
 
         A client has set the option: its default depends on the number of masters, and is worked out in `Client`.
         """
-        return self.guard_ms_for(1)
+        return math.ceil(self.guard_for(1) * GUARD_FACTOR * 1000)
 
     def guard_for(self, masters: int) -> float:
         """Return the restart guard (s) of a client of so many masters: none for one by default, the ttl for several."""
         if self.restart_guard is not None:
             return self.restart_guard
         return self.ttl if masters > 1 else 0.0
-
-    def guard_ms_for(self, masters: int) -> int:
-        """Return the time (ms) for which one of so many masters has no vote when it may have forgotten leases."""
-        return math.ceil(self.guard_for(masters) * GUARD_FACTOR * 1000)
 
     def check_guard(self, ttl: float, masters: int) -> None:
         """Refuse a lease of `ttl` seconds that would outlast the guard of so many masters.

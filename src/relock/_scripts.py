@@ -183,8 +183,8 @@ class Script:
             ordered = {name: arguments[name] for name in self.own_arguments}.values()
         else:
             raise TypeError(f"{self.name} takes {self.own_arguments}, not {tuple(arguments)}")
-        own = b"".join([_bulk(_encode(value)) for value in ordered])
-        return Call(self, keys, own, b"".join([_bulk(_encode(item)) for item in rest]), len(rest))
+        own = b"".join([pack_argument(_encode(value)) for value in ordered])
+        return Call(self, keys, own, b"".join([pack_argument(_encode(item)) for item in rest]), len(rest))
 
     def prepare(self, **arguments: bytes | str | int) -> "Prepared":
         """Return a call to be made again and again, without the first of its own arguments, which comes with each call.
@@ -196,7 +196,7 @@ class Script:
         """
         if tuple(arguments) not in (self.own_arguments[1:], self.own_arguments[1:-1]):
             raise TypeError(f"{self.name} is prepared with {self.own_arguments[1:]}, not {tuple(arguments)}")
-        return Prepared(self, b"".join([_bulk(_encode(value)) for value in arguments.values()]))
+        return Prepared(self, b"".join([pack_argument(_encode(value)) for value in arguments.values()]))
 
     def usual_head(self, keys: LockKeys, *, guarded: bool) -> bytes:
         """Return the beginning of the command on the wire: EVALSHA and the keys.
@@ -218,10 +218,10 @@ class Script:
     def _frame(self, keys: LockKeys, command: bytes, body: bytes, rest: int, *, guarded: bool) -> Frame:
         names = self._all_key_names if guarded else self._plain_key_names
         words = 3 + len(names) + len(self.own_arguments) + self.connection_argument_count + rest
-        parts = [b"*%d\r\n%b" % (words, b"".join(map(_bulk, (command, body, b"%d" % len(names)))))]
+        parts = [b"*%d\r\n%b" % (words, b"".join(map(pack_argument, (command, body, b"%d" % len(names)))))]
         for name in names:
             if name == "master":
-                parts[-1] += _bulk(keys.master)
+                parts[-1] += pack_argument(keys.master)
             else:
                 tail = TAILS[name]
                 parts[-1] += b"$%d\r\n" % (len(keys.lock) + len(tail))
@@ -262,7 +262,7 @@ class Prepared(NamedTuple):
 
     def completed(self, last: int) -> "Prepared":
         """Return the same call with its last argument."""
-        return Prepared(self.script, self.others + _bulk(b"%d" % last))
+        return Prepared(self.script, self.others + pack_argument(b"%d" % last))
 
     def call(self, keys: LockKeys, first: bytes) -> Call:
         """Return the call with these keys and this first argument."""
@@ -276,19 +276,15 @@ class Prepared(NamedTuple):
         return b"%b$%d\r\n%b\r\n%b%b" % (head, len(first), first, self.others, connection_arguments)
 
 
-def pack_argument(value: bytes) -> bytes:
-    """Return one argument as it goes over the wire."""
-    return _bulk(value)
-
-
 def _encode(value: bytes | str | int) -> bytes:
     if isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else b"%d" % value
 
 
-def _bulk(item: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(item), item)
+def pack_argument(value: bytes) -> bytes:
+    """Return one argument as it goes over the wire."""
+    return b"$%d\r\n%b\r\n" % (len(value), value)
 
 
 def find_folder() -> Traversable:

@@ -117,11 +117,7 @@ class AsyncClient:
                 raise TypeError(f"a Client has its options already: pass {', '.join(options)} to the Client")
             self._client, self._is_own = nodes, False
         else:
-            on_lost, on_event = options.get("on_lost"), options.get("on_event")
-            if callable(on_lost):
-                options["on_lost"] = self._on_loop(on_lost)
-            if callable(on_event):
-                options["on_event"] = self._on_loop(on_event)
+            self._call_on_loop(options, "on_lost", "on_event")
             self._client, self._is_own = _OwnClient(nodes, **options), True
         self._is_closed = False
 
@@ -149,8 +145,12 @@ class AsyncClient:
     def _make_foreground(self, loop: asyncio.AbstractEventLoop) -> Foreground:
         return Foreground(self._session, loop, self._stall_limit)
 
-    def _on_loop(self, callback: Callable[[Any], Any]) -> OnLoop:
-        return OnLoop(callback, self._loop)
+    def _call_on_loop(self, options: Any, *names: str) -> None:
+        """Have the callbacks with these `names` among the `options` called on a loop that uses the client."""
+        for name in names:
+            callback = options.get(name)
+            if callable(callback):
+                options[name] = OnLoop(callback, self._loop)
 
     def _forget_closed_loops(self) -> None:
         """Forget the loops that are closed, and end what their tasks have left."""
@@ -187,9 +187,7 @@ class AsyncClient:
         """
         check_lock_keywords("lock", options)
         check_flag("cancel_on_lost", cancel_on_lost)
-        on_lost = options.get("on_lost")
-        if callable(on_lost):
-            options["on_lost"] = self._on_loop(on_lost)
+        self._call_on_loop(options, "on_lost")
         return AsyncLock(self, self._client._spec_of(name, **options), cancel_on_lost=cancel_on_lost)
 
     def synchronized(

@@ -307,9 +307,7 @@ class Lock(Holding):
         The condition has its waiter in its list by now, and would keep it there if this raised: the next `notify`
         would go to nobody. So a loss that shows here is raised by the next use of the lock after the wait.
         """
-        hold = self._hold()
-        if hold is None or hold.count == 0:
-            raise self._not_owned()
+        hold = self._held()
         count, record, session = hold.count, CallRecord(), self._client._session
         try:
             try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import pytest
 import redis
+from attrs import evolve
 
 import relock
 from relock import AsyncClient, AsyncLock, Client, ConfigurationError, Event, Lock, Loss, RelockError
@@ -205,7 +206,7 @@ THREE = ["redis://a", "redis://b", "redis://c"]
 def test_the_guard_is_none_for_one_master_else_the_ttl(given: dict[str, Any], masters: int, seconds: float) -> None:
     options = ClientOptions(**given)
     assert options.guard_for(masters) == seconds
-    assert options.guard_ms_for(masters) == pytest.approx(seconds * 1020, abs=1)
+    assert evolve(options, restart_guard=seconds).guard_ms == pytest.approx(seconds * 1020, abs=1)
 
 
 def test_a_client_knows_its_guard() -> None:

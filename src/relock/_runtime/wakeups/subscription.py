@@ -247,10 +247,9 @@ class Subscription(ABC):
         if incarnation != self._incarnation:
             self._heard_of(incarnation, arrived_at)
             return NEVER
-        facts = self._master.facts
-        if facts.vote_at > arrived_at:  # as in `has_vote`
+        if not self.has_vote(arrived_at):
             return NEVER
-        moment = facts.granted_at(granted_us, incarnation, arrived_at)
+        moment = self._master.facts.granted_at(granted_us, incarnation, arrived_at)
         if moment == NOT_YET:
             self._master.act([InDoubt()])  # holds must know at once which way it has stepped
             return NEVER
@@ -295,11 +294,10 @@ class ThreadSubscription(Service, Subscription):
             else:
                 with protocol_errors():
                     self._connect()
-        except (*NETWORK_ERRORS, ConfigurationError) as error:
+        except Exception as error:
             self._wait(self._lost(error))
-        except Exception as error:  # redis-py raises others when a connection is closed under it
-            self._wait(self._lost(error))
-            if not self.stopping:
+            # redis-py raises others when a connection is closed under it.
+            if not (self.stopping or isinstance(error, (*NETWORK_ERRORS, ConfigurationError))):
                 text = "the subscription to %s failed unexpectedly"
                 self._platform.log.error(logger, text, self._master.address, exc_info=True)
 
