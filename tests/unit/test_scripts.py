@@ -1,9 +1,10 @@
-"""The loader refuses scripts whose body contradicts their header."""
+"""Scripts do what their headers say, and are packed as the headers say."""
 
 import re
 from pathlib import Path
 
 import pytest
+from support.script_headers import HeaderError, load_checked
 
 from relock._core.lock_spec import TOKEN_SPARE_MS, token_ms
 from relock._keys import lock_keys
@@ -63,13 +64,13 @@ def test_every_script_that_ships_is_what_its_header_says() -> None:
     names = script_names()
     assert len(names) >= 9
     for name in names:
-        script = load(name)
+        script = load_checked(name)
         assert script.purpose.endswith(".")
         assert script.statuses
 
 
 def test_a_good_script_is_loaded_with_its_fragments(folder: Path) -> None:
-    script = load("thing", write(folder, GOOD))
+    script = load_checked("thing", write(folder, GOOD))
     assert script.purpose == "Does a thing."
     assert script.own_arguments == ("owner",)
     assert script.connection_arguments == ("not_after_us",)
@@ -88,17 +89,16 @@ def test_a_good_script_is_loaded_with_its_fragments(folder: Path) -> None:
         ("--   owner   text  who\n", "", "the body names"),
         ("owner   text", "owner   seconds", "unit"),
         ("-- PUBLISHES\n--   none\n", "", "sections"),
-        ("--#include clock", "--#include clocks", "clocks.lua"),
     ],
 )
 def test_a_script_that_is_not_what_its_header_says_is_refused(folder: Path, old: str, new: str, complaint: str) -> None:
     assert old in GOOD
-    with pytest.raises(ScriptError, match=complaint):
-        load("thing", write(folder, GOOD.replace(old, new)))
+    with pytest.raises(HeaderError, match=complaint):
+        load_checked("thing", write(folder, GOOD.replace(old, new)))
 
 
 def test_a_reply_may_be_in_words(folder: Path) -> None:
-    script = load("thing", write(folder, WORDS))
+    script = load_checked("thing", write(folder, WORDS))
     assert script.in_words == {b"done"}
     assert script.shapes == {b"done": [bytes, int, int]}
     assert script.token_places == {b"done": 2}
@@ -136,8 +136,8 @@ def test_words_stand_for_an_array_in_which_only_the_time_to_live_may_be_below_ze
 )
 def test_a_reply_in_words_that_is_not_what_its_header_says_is_refused(folder: Path, old: str, new: str) -> None:
     assert old in WORDS
-    with pytest.raises(ScriptError, match="returns"):
-        load("thing", write(folder, WORDS.replace(old, new)))
+    with pytest.raises(HeaderError, match="returns"):
+        load_checked("thing", write(folder, WORDS.replace(old, new)))
 
 
 def test_a_header_that_mixes_a_calls_arguments_with_its_connections_is_refused(folder: Path) -> None:
@@ -148,8 +148,13 @@ def test_a_header_that_mixes_a_calls_arguments_with_its_connections_is_refused(f
     mixed = mixed.replace("owner = ARGV[1]", "not_after_us = ARGV[1]").replace(
         "not_after_us = ARGV[2]", "owner = ARGV[2]"
     )
-    with pytest.raises(ScriptError, match="its own come first"):
-        load("thing", write(folder, mixed))
+    with pytest.raises(HeaderError, match="its own come first"):
+        load_checked("thing", write(folder, mixed))
+
+
+def test_a_missing_fragment_is_named(folder: Path) -> None:
+    with pytest.raises(ScriptError, match=r"clocks\.lua"):
+        load("thing", write(folder, GOOD.replace("--#include clock", "--#include clocks")))
 
 
 def test_a_missing_script_is_named() -> None:
