@@ -231,18 +231,11 @@ class Hold:
         """
         self._count_late_grants()
         is_in_time = now < deadline_of(self.lease_ends, self.quorum)
-        steps = self._clock_steps.copy()
-        extended = [
-            is_status(answer, b"extended") and _is_of_now(steps.get(i), answer, sent_at)
-            for i, answer in enumerate(answers)
-        ]
-        for i, yes in enumerate(extended):
-            if yes and is_in_time:
-                self._lengthen(i, end, steps.get(i))
+        extended = self._count_leases(answers, b"extended", sent_at, end) if is_in_time else 0
         self.drop_absent(answers)
         if not is_in_time:
             return False
-        if sum(extended) >= self.quorum:
+        if extended >= self.quorum:
             self.is_short = False
             if ttl is None or ttl >= self.ttl:
                 self.leased = None
@@ -286,6 +279,15 @@ class Hold:
         if step is None or (is_status(reply, b"granted") and reply[1] >= step.shown_us):  # type: ignore[index]
             self._lengthen(master, self.granted_at + self.spec.validity, step)
 
+    def _count_leases(self, answers: Sequence[Reply | Failure], status: bytes, sent_at: float, end: float) -> int:
+        """Note the leases until `end` that masters have given with this `status`; return how many these are."""
+        count, steps = 0, self._clock_steps.copy()
+        for i, answer in enumerate(answers):
+            if is_status(answer, status) and _is_of_now(steps.get(i), answer, sent_at):
+                self._lengthen(i, end, steps.get(i))
+                count += 1
+        return count
+
     def _lengthen(self, master: int, end: float, known: ClockStep | None) -> None:
         """Note that `master` keeps the lease until `end`, judged by the last step of its clock that was `known`.
 
@@ -309,10 +311,7 @@ class Hold:
         self._healed_on = self._healed_on.union([i for i, one in enumerate(answers) if is_status(one, b"healed")])
         if now >= self.deadline:
             return
-        steps = self._clock_steps.copy()
-        for i, answer in enumerate(answers):
-            if is_status(answer, b"healed") and _is_of_now(steps.get(i), answer, sent_at):
-                self._lengthen(i, end, steps.get(i))
+        self._count_leases(answers, b"healed", sent_at, end)
         self._set_deadline()
 
     @property

@@ -119,10 +119,7 @@ def needs_healing(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
 
 def is_confirmed(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
     """Return whether a quorum confirmed the hold in this round."""
-    extended = 0
-    for answer in answers:
-        extended += is_status(answer, b"extended")
-    return extended >= hold.quorum
+    return sum(is_status(answer, b"extended") for answer in answers) >= hold.quorum
 
 
 def _end(hold: Hold, ttl: float, sent_at: float) -> float:
