@@ -361,7 +361,7 @@ class Calls:
             LockLostError: the hold was lost before.
         """
         host = self._host
-        ending = release_flows.judge_end(hold, answers, hold.quorum)
+        ending = release_flows.judge_end(hold, answers)
         if ending.is_lost:
             host.holds[hold.keys.name, hold.key] = hold  # a lost hold stays in the book until its owner knows
             host.lose(hold, FORGOTTEN)

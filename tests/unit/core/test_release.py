@@ -8,7 +8,7 @@ from relock._core.effects import Failure
 from relock._core.flows.release import Counting, Ending, judge_count, judge_end
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
-from relock._core.quorum import Grant, quorum_of
+from relock._core.quorum import Grant
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import Owner
@@ -48,12 +48,12 @@ def hold(masters: int, *, healing_pending: bool = False) -> Hold:
     ],
 )
 def test_the_end_of_a_hold(said: list[Any], ending: Ending) -> None:
-    assert judge_end(hold(len(said)), [[reply] for reply in said], quorum_of(len(said))) == ending
+    assert judge_end(hold(len(said)), [[reply] for reply in said]) == ending
 
 
 @pytest.mark.parametrize("said", [[RELEASED] * 3, [RELEASED, RELEASED, SILENT]])
 def test_what_a_healing_may_still_bring_is_not_awaited_but_ended(said: list[Any]) -> None:
-    ending = judge_end(hold(3, healing_pending=True), [[reply] for reply in said], 2)
+    ending = judge_end(hold(3, healing_pending=True), [[reply] for reply in said])
     assert ending == ENDED._replace(is_left=True)
 
 

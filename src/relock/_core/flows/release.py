@@ -40,9 +40,9 @@ class Ending(NamedTuple):
     is_left: bool
 
 
-def judge_end(hold: Hold, answers: Sequence[Answer], quorum: int) -> Ending:
+def judge_end(hold: Hold, answers: Sequence[Answer]) -> Ending:
     """Return the outcome of `answers` to the end of a hold, where not every master has confirmed it."""
-    released = count_status(answers, b"released")
+    released, quorum = count_status(answers, b"released"), hold.quorum
     silent = sum(isinstance(answer[0], Failure) and answer[0].awaited for answer in answers)
     is_awaited = silent > 0 and released + silent == len(answers) and not hold.healing_pending
     return Ending(
@@ -84,22 +84,15 @@ def count_request(count: int) -> Prepared:
     return _countings.get(count) or _countings.keep(count, load("count").prepare(count=count, lease_ms=0))
 
 
-def write_count(
-    hold: Hold, count: int, clock: Clock, node_timeout: float, first: Sequence[Answer] | None = None
-) -> AnswersFlow:
-    """Write the hold count. Where the masters have been asked once, go on from the answers in `first`.
+def write_count(hold: Hold, count: int, clock: Clock, node_timeout: float, answers: Sequence[Answer]) -> AnswersFlow:
+    """Go on writing the hold count, where the masters have been asked once, and have given these `answers`.
 
     The hold is valid until its deadline whatever the masters answer; only *absent* from so many that no quorum is
     left ends it.
     """
-    call = count_request(count).call(hold.keys, hold.owner)
-    for _ in range(2):  # a request that came too late is repeated once, with a new clock sample
-        if first is None:
-            answers = yield Ask((call,), clock() + node_timeout, is_count_certain, ends=True)
-        else:
-            answers, first = first, None
-        if not count_status(answers, b"void"):
-            break
+    if count_status(answers, b"void"):  # a request that came too late is repeated once, with a new clock sample
+        call = count_request(count).call(hold.keys, hold.owner)
+        answers = yield Ask((call,), clock() + node_timeout, is_count_certain, ends=True)
     hold.drop_absent(first_of_each(answers))
     return answers
 
