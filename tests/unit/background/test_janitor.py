@@ -14,7 +14,7 @@ from support.until import until
 from relock._core.clocks import ClockStep, Offset
 from relock._core.effects import Ask, Failure
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
-from relock._core.hold import Hold
+from relock._core.hold import FOREVER, Hold
 from relock._core.patience import EXPIRY_SECONDS
 from relock._core.tasks import Accuse, PassOn, PendingCheck, Sample, Settle, UndoTask
 from relock._keys import lock_keys
@@ -187,7 +187,7 @@ def test_a_check_that_comes_while_the_janitor_looks_at_others_does_not_keep_late
         janitor.step()
     asleep_until = janitor._next_moment()
     janitor.look_later(CHECK)
-    wakes_in_time = asleep_until is not None and asleep_until <= session.now + CHECK_SECONDS
+    wakes_in_time = asleep_until <= session.now + CHECK_SECONDS
     assert wakes_in_time or not janitor._incoming.empty()
 
 
@@ -604,7 +604,7 @@ def test_the_first_waiter_after_a_while_gets_no_heartbeat_at_once() -> None:
         janitor.step()
         assert janitor._next_moment() == session.now + HEARTBEAT_SECONDS
         session.waiters.clear()
-        assert janitor._next_moment() is None
+        assert janitor._next_moment() == FOREVER
     assert session.beats_at == []
 
 

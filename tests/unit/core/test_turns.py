@@ -141,7 +141,7 @@ class Scene:
         """Let the janitor carry out the tasks that are due until then."""
         while True:
             due = self.janitor._next_moment()
-            if due is None or due > moment:
+            if due > moment:
                 self.now = moment
                 return
             self.now = max(self.now, due)

@@ -117,15 +117,14 @@ class Janitor(Service):
             return
         self._wakes_at = FOREVER  # Mark, then look: a caller that wants a heartbeat from here on wakes it
         slept_at = self._session.clock()
-        moment = self._next_moment()
-        self._wakes_at = FOREVER if moment is None else moment
+        self._wakes_at = moment = self._next_moment()
         try:
-            task = self._incoming.get(timeout=None if moment is None else max(0.0, moment - slept_at))
+            task = self._incoming.get(timeout=None if moment == FOREVER else max(0.0, moment - slept_at))
         except Empty:
             task = None
         self._wakes_at = FOREVER
         now = self._session.clock()
-        if moment is not None:
+        if moment < FOREVER:
             self._places.woke(max(moment, slept_at), now)
         if task is not None:
             self._later(now, task)
@@ -139,18 +138,12 @@ class Janitor(Service):
             if task is not None:
                 self._later(at, task)
 
-    def _next_moment(self) -> float | None:
-        moments = []
+    def _next_moment(self) -> float:
+        """Return when something is due; infinity where nothing is."""
         if self._checks and self._checks_at == FOREVER:
             self._checks_at = self._session.clock() + self._check_pause()
-        if self._checks_at < FOREVER:
-            moments.append(self._checks_at)
-        if self._due:
-            moments.append(self._due[0].at)
-        beat_at = self._next_heartbeat()
-        if beat_at < FOREVER:
-            moments.append(beat_at)
-        return min(moments, default=None)
+        due_at = self._due[0].at if self._due else FOREVER
+        return min(self._checks_at, due_at, self._next_heartbeat())
 
     def _next_heartbeat(self) -> float:
         """Return when the next heartbeat is due; infinity while no hub needs any, and once the client is closing."""
