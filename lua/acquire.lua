@@ -1,4 +1,4 @@
--- Takes the lock if it is free and nobody else's turn. Never queues.
+-- Takes the lock if it is free and no other waiter's turn has come. Never queues.
 --
 -- KEYS
 --   lock      hash    the hold: <client>:<uuid> -> hold count
@@ -55,7 +55,7 @@ end
 
 --#include has_vote
 
-local take_guard -- where this master votes, and gets to know the caller's larger guard with a grant
+local take_guard -- a function to call with a grant, if the caller's guard is larger than this master's
 if not has_vote then
   --#include clock
   --#include digits
@@ -68,15 +68,15 @@ if not has_vote then
   end
 end
 
--- Masters that give the same token need not be told of it by the release. What is proposed lies above their clocks, but
--- by no more than half of what the key of a token has to spare.
+-- If all masters give the same token, the release need not write it. The proposal lies above their clocks, but by no
+-- more than half of the spare time for which the token's key outlives the lease.
 local ours = now
 if #proposal == #now and proposal > now and proposal - now <= 500000 then
   ours = proposal
 end
-local last -- token, where the hold has just been written
+local last -- the token before, if the hold has just been written
 if redis.call('EXISTS', lock, queue) == 0 then
-  -- Nobody has it and nobody waits: the usual case ends here, before it pays for the functions of the others.
+  -- The usual case (the lock is free, and nobody waits) ends here, before the other functions are defined.
   if take_guard then
     take_guard()
   end
@@ -94,8 +94,8 @@ end
 --#include remember
 
 if last then
-  -- A larger one is known: another caller has proposed it, the clock was set back, or this is not the first grant in a
-  -- microsecond. Or another program wrote it.
+  -- The token before was not smaller: another caller has proposed it, the clock was set back, this is not the first
+  -- grant in a microsecond, or another program wrote it.
   return 'granted ' .. now .. ' ' .. digits(token_above(last, token, tonumber(ours), lease_ms))
 end
 
@@ -115,8 +115,8 @@ if given then
   end
   return 'granted ' .. now .. ' ' .. digits(given)
 end
--- A demoted master may have a copy of a hold until its lease ends, and must tell nobody of it. So this write, which
--- changes nothing, makes a replica refuse the script. No waiter is without a name; a field of another program's hash may
--- be.
+-- A demoted master may have a copy of a hold until its lease ends, and must not answer by it. So this write, which
+-- changes nothing, makes a replica refuse the script. It removes '' from the queue, which is no waiter's name; a field
+-- of another program's hash may have that name.
 on_own('ZREM', queue, '')
 return { 'refused', now_us, holder and redis.call('PTTL', lock) or 0, on_own('ZCARD', queue) or 0, holder or '' }

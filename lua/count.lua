@@ -43,7 +43,7 @@ if not is_mine(lock, owner) then
 end
 -- A master that is out of memory allows HDEL and PEXPIRE, and after either HSET.
 if lease_ms == '0' then
-  redis.call('HDEL', lock, '') -- changes nothing: to write a lease here would end one without end
+  redis.call('HDEL', lock, '') -- changes nothing; PEXPIRE would give an end to a lease that has none
 else
   lengthen(lock, lease_ms)
 end

@@ -62,15 +62,15 @@ end
 --#include has_vote
 
 if has_vote and redis.pcall('HLEN', lock) == 1 then
-  -- Somebody has it, and the caller is new: the usual case ends here, before it pays for the functions of the others.
+  -- The usual case (the lock is held, and the caller is new) ends here, before the other functions are defined.
   local holder = redis.call('HKEYS', lock)[1]
   local pttl_ms = redis.call('PTTL', lock)
   local waiter = string.match(owner, '^[^~]*')
   local chosen = ticket
-  if ticket == '0' or string.byte(ticket) == 45 then -- none is agreed: it is 0, or begins with a minus
+  if ticket == '0' or string.byte(ticket) == 45 then -- no ticket is agreed: 0, or a minus at the beginning
     local theirs = string.sub(ticket, 2)
     chosen = #theirs == #now and theirs > now and theirs or now
-    local given = string.match(holder, '~%x+%.(%d+)$') -- the holder's ticket, which it may come back with; see below
+    local given = string.match(holder, '~%x+%.(%d+)$') -- the ticket of the holder, if it was a waiter; see below
     if (given and not (#given == #now and given < chosen)) or redis.pcall('ZCOUNT', queue, chosen, '+inf') ~= 0 then
       chosen = nil
     end
@@ -81,7 +81,7 @@ if has_vote and redis.pcall('HLEN', lock) == 1 then
       redis.call('ZADD', waiters, string.sub(now, 1, -4) + alive_ms, waiter)
       redis.call('PEXPIRE', waiters, queue_ms)
       if redis.call('ZADD', queue, 'NX', chosen, waiter) == 1 then
-        redis.call('PEXPIRE', queue, queue_ms) -- whoever was there before may have died: nobody else does it then
+        redis.call('PEXPIRE', queue, queue_ms) -- the other waiters may have died, and send no heartbeats
         local ahead = redis.call('ZRANK', queue, waiter)
         return 'queued ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. chosen
       end
@@ -108,19 +108,20 @@ end
 
 local waiter = waiter_of(owner)
 
--- The place comes last: where the key of the waiters' deadlines belongs to another program, this fails before the queue
+-- The place is written last: if another program has written to the key of the deadlines, this fails before the queue
 -- has an entry without a deadline.
 local function place(agreed)
   redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
   redis.call('PEXPIRE', waiters, queue_ms)
-  redis.call('ZADD', queue, digits(agreed), waiter) -- in place of one that was written before all agreed
+  redis.call('ZADD', queue, digits(agreed), waiter) -- replaces a ticket from before the agreement
   redis.call('PEXPIRE', queue, queue_ms)
 end
 
 local agreed = tonumber(ticket)
 if agreed > 0 and holder_of(lock) ~= owner then
-  -- Before the look whose turn it is, which goes by tickets: else a second arrival would find this ticket, and might be
-  -- granted what the first was not. A place needs no vote: the waiters must be in order when this master votes again.
+  -- Write the ticket before deciding whose turn it is, which goes by tickets: else a second arrival of this request
+  -- would find the ticket, and might get a grant that the first did not. A place needs no vote: the waiters must be in
+  -- order when this master votes again.
   place(agreed)
 end
 local until_us, take_guard = no_vote_until(master, incarnation, guard_ms, owner, now_us)
@@ -139,16 +140,16 @@ holder = holder or ''
 
 agreed = tonumber(redis.call('ZSCORE', queue, waiter) or ticket)
 if tonumber(ticket) <= 0 then
-  local end_of_tickets = 2 ^ 53 -- from here on, Lua can't tell a number from the next one
+  local end_of_tickets = 2 ^ 53 -- from here on, Lua can't tell each number from the next
   if agreed <= 0 or agreed >= end_of_tickets then
     local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
     if tonumber(last[2] or 0) >= end_of_tickets then
-      -- Another program wrote that: no master proposes it, and nobody could queue behind it.
+      -- Another program wrote such a ticket: no waiter could queue behind it.
       local wrong = redis.call('ZRANGEBYSCORE', queue, digits(end_of_tickets), '+inf', 'LIMIT', 0, 1000)
       redis.call('ZREM', queue, unpack(wrong))
       last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
     end
-    -- The holder may give the lock back and queue again: its ticket is the end of its name. See hand_over.
+    -- The holder may give the lock back and return to its place: its name ends with its ticket. See hand_over.
     local grantee = string.match(holder, '~%x+%.(%d+)$')
     local proposal = math.max(tonumber(last[2] or 0) + 1, tonumber(grantee or 0) + 1, now_us, -tonumber(ticket))
     if proposal >= end_of_tickets then
@@ -163,7 +164,7 @@ if tonumber(ticket) <= 0 then
   place(agreed)
 end
 if take_guard then
-  take_guard() -- a releaser may give the lock to whoever has a place
+  take_guard() -- needed for a place, too: a releaser may give this waiter the lock
 end
 local ahead = redis.call('ZRANK', queue, waiter)
 return 'queued ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. digits(agreed)

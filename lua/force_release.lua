@@ -1,4 +1,4 @@
--- Ends the hold of the lock for an operator, whoever has it. The waiters keep their places.
+-- Ends any hold of the lock, for an operator. The waiters keep their places.
 --
 -- KEYS
 --   lock      hash    the hold: <client>:<uuid> -> hold count
@@ -6,12 +6,12 @@
 --   waiters   zset    waiters by the time (ms) until which they count as alive
 --   token     string  the last fencing token
 -- ARGV
---   fence         int    the largest that a quorum knows, written here if it is missing; 0 on a lone master
+--   fence         int    the largest token that a quorum knows, written here if it is missing; 0 on a lone master
 --   lease_ms      ms     how long the token is remembered at least
 --   not_after_us  us     time on this master's clock after which this call does nothing
 -- RETURNS
---   released  now_us  somebody held it; nobody does now
---   absent    now_us  nobody held it
+--   released  now_us  the lock was held, and is free now
+--   absent    now_us  the lock was free
 --   void      now_us  came too late, nothing was done
 -- WRITES
 --   token     the lease and what the token is ahead of the clock
@@ -46,8 +46,9 @@ local ended = redis.call('DEL', lock) == 1
 if ended then
   local last = math.max(tonumber(fence), last_token(token))
   if fence ~= '0' then
-    -- Another master may have given a larger token, after the look or without being heard. It lies below the end of this
-    -- lease, or a quorum knows it (is_token_safe). A lease may begin in the middle of a millisecond: hence one more.
+    -- Another master may have given a larger token, after the client's look, or while that master was silent. Such a
+    -- token lies below the end of this lease, or a quorum knows it (is_token_safe). Add one millisecond, because a
+    -- lease may begin in the middle of one.
     last = math.max(last, now_us + (left_ms + 1) * 1000)
   end
   remember(token, last, now_us, lease_ms)

@@ -1,4 +1,4 @@
--- Ends what an attempt got here, because too few other masters granted it. Its waiter goes on waiting.
+-- Ends the hold of an attempt that too few other masters granted. Its waiter goes on waiting.
 --
 -- KEYS
 --   lock      hash    the hold: <client>:<uuid> -> hold count
@@ -6,7 +6,7 @@
 --   waiters   zset    waiters by the time (ms) until which they count as alive
 -- ARGV
 --   owner         text   <client>:<uuid> of the attempt, which is never used again
---   ticket        int    the agreed ticket, with which its waiter gets its place back; 0 if it has none
+--   ticket        int    the agreed ticket, with which the waiter gets its place back; 0 if it has none
 --   alive_ms      ms     how long the waiter counts as alive without a heartbeat
 --   queue_ms      ms     how long the queue outlives its last heartbeat
 --   not_after_us  us     time on this master's clock after which no place is given back, in 16 digits
@@ -36,14 +36,14 @@ local waiter = string.match(owner, '^[^~]*')
 
 local ended = redis.pcall('HDEL', lock, owner) == 1
 if ended and ticket ~= '0' and (now <= not_after_us or tonumber(now) <= tonumber(not_after_us)) then
-  -- The grant took it out of the queue.
+  -- The grant had taken the waiter out of the queue.
   redis.call('ZADD', queue, ticket, waiter)
   redis.call('ZADD', waiters, string.sub(now, 1, -4) + alive_ms, waiter)
   redis.call('PEXPIRE', queue, queue_ms)
   redis.call('PEXPIRE', waiters, queue_ms)
   local overdue = redis.call('ZCOUNT', waiters, '-inf', string.sub(now, 1, -4))
   if overdue == 0 and redis.call('ZRANGE', queue, '0', '0')[1] == waiter then
-    return 'released ' .. now -- the usual case: nobody comes before it, so nobody is to be woken
+    return 'released ' .. now -- the usual case: the waiter is first, so no other one is woken
   end
 end
 
@@ -51,7 +51,7 @@ end
 --#include digits
 --#include on_own
 
-ended = ended or on_own('HDEL', lock, owner) == 1 -- again: another error than that of a key of another type is raised
+ended = ended or on_own('HDEL', lock, owner) == 1 -- again, to raise the error, unless the key is of another type
 if redis.call('EXISTS', queue) == 1 and redis.call('EXISTS', lock) == 0 then
   --#include tell
   --#include queue

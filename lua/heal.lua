@@ -14,7 +14,7 @@
 --   guard_ms      ms     how long a master that may have forgotten leases has no vote; `-`: first contact; `+`: of others
 -- RETURNS
 --   healed   now_us           the hold is here (again), or was
---   refused  now_us           somebody else's hold is here
+--   refused  now_us           another owner's hold is here
 --   void     now_us           came too late, nothing was done
 --   no_vote  now_us until_us  this master may have forgotten leases until then
 -- WRITES

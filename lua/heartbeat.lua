@@ -40,9 +40,9 @@ local holders = redis.pcall('HLEN', lock) == 1 and redis.call('HKEYS', lock)
 local first = 5 -- of the arguments in pairs
 local waiter = ARGV[first + 1]
 if holders and #ARGV == first + 1 and waiter ~= string.match(holders[1], '^[^~]*') then
-  -- Somebody has the lock, and one waits here: the usual case ends here, unless a waiter is overdue.
+  -- The usual case (the lock is held, and one waiter of this client waits) ends here, unless a waiter is overdue.
   redis.call('ZADD', waiters, string.sub(now, 1, -4) + alive_ms, waiter)
-  redis.call('ZADD', queue, ARGV[first], waiter) -- in place of one that was written before all agreed
+  redis.call('ZADD', queue, ARGV[first], waiter) -- replaces a ticket from before the agreement
   redis.call('PEXPIRE', queue, queue_ms)
   redis.call('PEXPIRE', waiters, queue_ms)
   if redis.call('ZCOUNT', waiters, '-inf', string.sub(now, 1, -4)) == 0 then
@@ -66,16 +66,16 @@ local deadlines, places = {}, {}
 for i = first, #ARGV, 2 do
   waiter = ARGV[i + 1]
   if waiter == granted_waiter then
-    grantee = waiter -- It has the lock, though it may not know yet.
+    grantee = waiter -- this waiter has the lock, though its client may not know yet
   else
     local last = #places
     deadlines[last + 1], deadlines[last + 2] = alive_until_ms, waiter
     places[last + 1], places[last + 2] = ARGV[i], waiter
   end
 end
-if #places > 0 then -- two commands, however many wait; the places come last, so that none is without a deadline
+if #places > 0 then -- deadlines before places, so that no place is without a deadline
   redis.call('ZADD', waiters, unpack(deadlines))
-  redis.call('ZADD', queue, unpack(places)) -- in place of some that were written before all agreed
+  redis.call('ZADD', queue, unpack(places)) -- replaces tickets from before the agreement
 end
 redis.call('PEXPIRE', queue, queue_ms)
 redis.call('PEXPIRE', waiters, queue_ms)
@@ -84,10 +84,10 @@ drop_overdue(queue, waiters, now_us)
 local head = redis.call('ZRANGE', queue, 0, 0)[1] or ''
 if holder then
   local left_ms = redis.call('PTTL', lock)
-  -- In its last millisecond a lease has 0 ms left, which would read as no lease: nobody would look when it ends.
+  -- In its last millisecond a lease has 0 ms left. Return 1, because 0 means that the lock is free.
   return { 'tended', now_us, left_ms == 0 and 1 or left_ms, grantee, head }
 end
--- The reply tells this client's own waiter: it does not depend on Pub/Sub.
+-- The reply names this client's own waiter, so its turn does not depend on Pub/Sub.
 local told, is_open = wake_first(lock, queue, waiters, nil)
 local turn = told or head
 local mine = string.sub(turn, 1, #client + 1) == client .. ':'

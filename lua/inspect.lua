@@ -1,4 +1,4 @@
--- Says who has the lock and who waits. Changes nothing.
+-- Returns the holder of the lock, and the waiters. Changes nothing.
 --
 -- KEYS
 --   lock      hash    the hold: <client>:<uuid> -> hold count
@@ -8,7 +8,7 @@
 --   limit     int    how many waiters to name at most
 -- RETURNS
 --   held      now_us pttl_ms holder count token queue  a key of another type has no holder and count 0
---   free      now_us token queue                       nobody has it
+--   free      now_us token queue                       the lock has no holder
 -- WRITES
 --   none
 -- PUBLISHES

@@ -26,13 +26,13 @@ local owner = ARGV[1]
 
 local left = redis.pcall('ZREM', queue, owner) == 1
 if left and redis.pcall('ZREM', waiters, owner) == 1 and redis.call('EXISTS', lock) == 1 then
-  return 'left ' .. now -- the usual case: somebody has the lock, and tells the next one
+  return 'left ' .. now -- the usual case: the lock is held, and its release will reach the next waiter
 end
 
 --#include clock
 --#include on_own
 
-left = left or on_own('ZREM', queue, owner) == 1 -- again: another error than that of a key of another type is raised
+left = left or on_own('ZREM', queue, owner) == 1 -- again, to raise the error, unless the key is of another type
 on_own('ZREM', waiters, owner)
 if redis.call('EXISTS', lock) == 0 then
   --#include digits

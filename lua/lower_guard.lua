@@ -5,7 +5,7 @@
 -- ARGV
 --   seen      text    <incarnation> <no_vote_until_us> <guard_ms> of the marker that the operator has seen
 -- RETURNS
---   lowered   now_us  it has a vote, and its guard is 0 until a client with another one gets something here
+--   lowered   now_us  the master has a vote; its guard is 0 until a client with a larger one gets a hold or place
 --   changed   now_us  the marker is another one by now, and is left alone
 --   absent    now_us  there is no guard here
 -- WRITES

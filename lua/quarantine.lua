@@ -1,4 +1,4 @@
--- Takes this master's vote for as long as its guard, because a client saw its clock step.
+-- Takes this master's vote for the time of its guard, because a client saw the master's clock step.
 --
 -- KEYS
 --   master    hash    incarnation and guard of this master; optional

@@ -1,6 +1,5 @@
--- Ends what this owner has here, a hold or a place in the queue. Gives the lock to
--- the first waiter, or tells it that it is its turn. It also undoes an attempt whose
--- outcome is not known.
+-- Ends the hold of this owner, and the place of its waiter. Then gives the lock to the first
+-- waiter, or wakes that waiter. Also undoes an attempt whose outcome is not known.
 --
 -- KEYS
 --   lock      hash    the hold: <client>:<uuid> -> hold count
@@ -10,10 +9,10 @@
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
 --   owner         text   <client>:<uuid> of the hold, which is never used again
---   fence         int    its fencing token, written here if it is missing; 0 where a quorum of masters gave it
+--   fence         int    its fencing token, written here if it is missing; 0 if a quorum of masters knows it
 --   token_ms      ms     how long a fencing token is remembered at least
---   hand          flag   1: a waiter that takes grants is given the lock; 0: it is told that it is its turn
---   not_after_us  us     time on this master's clock after which nobody is given anything, in 16 digits
+--   hand          flag   1: a waiter that takes grants is given the lock; 0: it is only woken
+--   not_after_us  us     time on this master's clock after which no waiter is given the lock, in 16 digits
 --   incarnation   text   of the server behind the socket; with a guard, ?<us> follows: its last vote
 --   guard_ms      ms     how long a master that may have forgotten leases has no vote; `-`: first contact; `+`: of others
 -- RETURNS
@@ -48,14 +47,14 @@ local guard_ms = ARGV[7]
 
 -- HDEL comes first: a master that is out of memory allows it, and after it the writes that follow.
 local ended = redis.pcall('HDEL', lock, owner)
-local last -- token, where a new one has just been written
+local last -- the token before, if hand_usual has just written a new one
 if ended == 1 then
-  -- The usual case ends here, before it pays for the functions of the others: nobody waits, or the first one gets it.
+  -- The usual case ends here, before the other functions are defined: nobody waits, or the first waiter gets the lock.
   local kept = redis.call('EXISTS', lock, queue)
   if kept == 0 and fence == '0' then
     return 'released ' .. now
   end
-  -- The waiter's token is larger than the fence, so writing it takes the place of writing the fence.
+  -- The waiter's new token is larger than the fence, and is written in place of it.
   if kept == 1 and hand == '1' and (fence == '0' or (#fence == #now and fence < now))
     and (now <= not_after_us or tonumber(now) <= tonumber(not_after_us)) then
     --#include has_vote
@@ -74,12 +73,12 @@ end
 --#include on_own
 
 if last then
-  token_above(last, token, now_us, token_ms) -- nobody got the lock with the one that was written
+  token_above(last, token, now_us, token_ms) -- no waiter got the new token; keep tokens above the overwritten one
 end
 if ended ~= 1 then
-  ended = on_own('HDEL', lock, owner) -- again: a key of another type is no error, and others are raised
+  ended = on_own('HDEL', lock, owner) -- again, to raise the error, unless the key is of another type
 end
--- Even where there is no such hold: a master that has forgotten the token must know it again.
+-- Even if there is no such hold: a master that has forgotten the token must learn it again.
 if fence ~= '0' and tonumber(fence) > last_token(token) then
   remember(token, tonumber(fence), now_us, token_ms)
 end
@@ -94,7 +93,7 @@ if redis.call('EXISTS', queue) == 1 then
   if on_own('ZREM', queue, waiter) == 1 then
     on_own('ZREM', waiters, waiter)
   end
-  -- That this hold has ended does not make the lock free: its hash may have more fields.
+  -- The lock may still be held: after a mistake or another program's write, its hash may have more fields.
   if redis.call('EXISTS', lock) == 0 then
     drop_overdue(queue, waiters, now_us)
     if hand == '1' and now_us <= tonumber(not_after_us)

@@ -3,15 +3,15 @@
 --
 -- The name of a waiter that takes grants ends with @<lease in ms>, the lease that a
 -- releaser may give it. That lease is short, because a message may be lost. A name with
--- `&` or `#` asks for what this version doesn't know: such a waiter is woken.
+-- `&` or `#` belongs to a feature of a later version: such a waiter is only woken.
 --
--- The hold is named after the waiter, the hold that made room for it, and the
--- waiter's ticket. So its name is the same on all masters, and new. The ticket is in
--- it for `enqueue`: a later waiter gets a larger ticket also while nobody knows
--- whether this one takes the lock.
+-- The name of the new hold has three parts: the waiter, the hold that was released, and
+-- the waiter's ticket. So the name is the same on all masters, and was never used before.
+-- `enqueue` needs the ticket: until it is known whether the waiter takes the lock, a later
+-- waiter must get a larger ticket.
 --
--- Where PUBLISH does not count, or is refused, nobody knows whether the first waiter lives.
--- There, waiters are only woken.
+-- If PUBLISH does not count receivers, or is refused, this script cannot know whether the
+-- first waiter lives. Then waiters are only woken.
 local function hand_over(lock, queue, waiters, token_key, releaser, incarnation, now_us)
   local room = string.sub(string.match(releaser, '^[^:]*:([^@~&#]*)'), -16) .. '.'
   local server = string.match(incarnation, '^[^?]+') or '-'
@@ -23,7 +23,7 @@ local function hand_over(lock, queue, waiters, token_key, releaser, incarnation,
     if not lease_ms then
       return wake(uuid, name)
     end
-    -- Each waiter that is told gets its own token: a replica may pass on a message that nobody receives here.
+    -- Each waiter gets its own token: a replica may pass on a message even if no client receives it here.
     token = token and token + 1 or next_token(token_key, now_us, lease_ms)
     kept_ms, told = math.max(kept_ms, tonumber(lease_ms)), told + 1
     ticket = ticket or redis.call('ZSCORE', queue, waiter)
@@ -32,9 +32,9 @@ local function hand_over(lock, queue, waiters, token_key, releaser, incarnation,
       .. server .. ' ' .. name
   end)
   if told > 1 then
-    remember(token_key, token, now_us, kept_ms) -- the last one, for longer than any of the leases
+    remember(token_key, token, now_us, kept_ms) -- the last token, for longer than any of the leases
   end
-  if grantee and lease_ms and publish_counts then -- it was counted, so it was told
+  if grantee and lease_ms and publish_counts then -- its client has received the message
     redis.call('HSET', lock, grantee .. '~' .. hold, 1)
     redis.call('PEXPIRE', lock, lease_ms)
     redis.call('ZREM', queue, grantee)

@@ -1,11 +1,11 @@
--- Provides is_handed: true if the lock is the first waiter's now. That is the usual case
--- of hand_over, and this writes and says the same: the lock is free, nobody is overdue,
--- and the first one listens and takes grants. If it is false, hand_over must decide, also
--- where the message was refused, and `last` is the token that was overwritten, if one was.
+-- Provides is_handed: true if the first waiter has the lock now. This is the usual case of
+-- hand_over: the lock is free, no waiter is overdue, and the first one listens and takes
+-- grants. The writes and the message are the same. If is_handed is false, hand_over must
+-- decide, also if the message was refused; `last` is then the token that this overwrote.
 --
--- It comes where either the lock or the queue exists: if somebody is queued, the lock is
--- free. It reads what the script has named, has_vote and now. It is no function, because
--- to define one takes a good part of the time.
+-- The script includes this where exactly one of lock and queue exists: if the queue does,
+-- the lock is free. This fragment reads the script's own names, has_vote and now. It is
+-- not a function, because defining one would take a good part of the script's time.
 --#include tell counts
 local is_handed = false
 local head = publish_counts and has_vote and redis.pcall('ZCOUNT', waiters, '-inf', string.sub(now, 1, -4)) == 0
@@ -28,7 +28,7 @@ if client and lease_ms + 1000 <= tonumber(token_ms) and not string.find(ticket, 
     if heard > 0 then
       redis.call('HSET', lock, grantee .. '~' .. hold, '1')
       redis.call('PEXPIRE', lock, lease_ms)
-      redis.call('ZREM', queue, grantee, own) -- a healing may have left the second one behind
+      redis.call('ZREM', queue, grantee, own) -- a healing may have left the releaser's own place behind
       redis.call('ZREM', waiters, grantee, own)
       is_handed = true
     end

@@ -1,10 +1,10 @@
--- Provides has_vote: true if a look is enough to know that this master has a vote. That is
--- so if all of the marker is as expected, and either a vote was written on the caller's
--- socket just now, or the server still is what that socket was opened to. If has_vote is
--- false, no_vote_until must decide.
+-- Provides has_vote: true in the usual case that this master surely has a vote. That is so
+-- if the whole marker is as expected, and either a vote was written on the caller's socket
+-- just now, or the server still has the incarnation that the socket was opened to. If
+-- has_vote is false, no_vote_until must decide.
 --
--- It reads master, incarnation, guard_ms and now. It is no function, because to define
--- one takes a good part of the time.
+-- This fragment reads master, incarnation, guard_ms and now. It is not a function, because
+-- defining one would take a good part of the script's time.
 local has_vote = not master
 if master then
   local marker = redis.call('HMGET', master, 'incarnation', 'no_vote_until_us', 'guard_ms')

@@ -1,6 +1,6 @@
--- Provides holder_of(lock): the holder, or nil when the lock is free. A key of another
--- type reads as held by a holder without a name, and so does a hash with many fields:
--- a hold has one field, and those of another program may be long.
+-- Provides holder_of(lock): the holder, or nil if the lock is free. A key of another type
+-- counts as held by a holder without a name. So does a hash with many fields: a hold has
+-- one field, and to read the fields of another program's hash may take long.
 local function holder_of(lock)
   local fields = on_own('HLEN', lock)
   if not fields or fields > 16 then

@@ -1,2 +1,2 @@
--- Provides just_now_us: no master's data set can be copied within this time.
+-- Provides just_now_us: within this time, no server can have got a new data set.
 local just_now_us = 1000

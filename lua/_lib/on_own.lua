@@ -1,6 +1,6 @@
--- Provides on_own(command, key, ...): runs a command on a key. Returns nil if the key
--- is of another type than relock gives it: another program has written it. The caller
--- gets any other error, such as a missing right.
+-- Provides on_own(command, key, ...): runs a command on a key. Returns nil if the key has
+-- another type than relock's keys of this name: another program has written it. Raises any
+-- other error, such as a missing right.
 local function on_own(command, key, ...)
   local reply = redis.pcall(command, key, ...)
   if type(reply) == 'table' and reply.err then

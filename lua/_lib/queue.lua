@@ -1,12 +1,12 @@
--- Provides drop_overdue, tell_first and wake_first: who waits, and whose turn it is.
+-- Provides drop_overdue, tell_first and wake_first, which find the waiter whose turn it is.
 --
--- A waiter's name is <client>:<uuid>. If no client received a message to its client, the
--- waiter's process has died, and the script passes it over at once. The waiter keeps its
--- entry until its deadline, which is its score in `waiters`, because a live client whose
--- subscription just broke looks the same. Where PUBLISH does not count, or is refused,
--- nobody is passed over.
+-- A waiter's name is <client>:<uuid>. If no client receives a message on that client's
+-- channel, the waiter's process has probably died, and the script skips the waiter at
+-- once. The waiter keeps its entry until its deadline (its score in `waiters`), because a
+-- live client whose subscription just broke looks the same. If PUBLISH does not count
+-- receivers, or is refused, no waiter is skipped.
 
--- A longer name is no waiter's: a client's name has at most 64 readable characters and
+-- A longer name is not a waiter's: a client's name has at most 64 readable characters and
 -- less than 64 others, and a uuid with its lease less than 64. To read a megabyte takes
 -- milliseconds, so a script stops soon after it has met a longer name.
 local name_max = 512
@@ -30,11 +30,11 @@ local function drop_overdue(queue, waiters, now_us)
   end
 end
 
--- Sends `message(uuid, name, waiter, ticket)` to the first waiter whose client listens. It
--- goes in the order of tickets and stops before `me`. The ticket is passed only if it is
--- known. Returns that waiter, or nil if nobody before `me` listens. If there are more
--- waiters than one call may look at, it also returns true: that is still open, and nobody
--- may take the lock.
+-- Sends `message(uuid, name, waiter, ticket)` to the first waiter whose client listens, in
+-- the order of tickets, and stops before `me`. `ticket` is nil if it was not read. Returns
+-- that waiter, or nil if no waiter before `me` listens. If there are more waiters than one
+-- call may look at, it returns nil and true: the turn is still open, and no caller may take
+-- the lock.
 local function tell_first(lock, queue, waiters, me, message)
   local has_long = false
   local function parts_of(waiter)
@@ -42,7 +42,7 @@ local function tell_first(lock, queue, waiters, me, message)
       has_long = true
       return nil
     end
-    return string.match(waiter, '^([!-9;-}]+):([!-9;-}]+)$') -- printable, no blanks; with a `~` it would be a hold's
+    return string.match(waiter, '^([!-9;-}]+):([!-9;-}]+)$') -- printable, no blanks; a name with `~` is a hold's
   end
   local prefix, name = string.match(lock, '^([^{]*:){(.*)}$')
   local head = on_own('ZRANGE', queue, 0, 0, 'WITHSCORES')
@@ -57,14 +57,14 @@ local function tell_first(lock, queue, waiters, me, message)
   end
 
   -- Other programs may have written to these keys, and a script keeps a master busy for
-  -- as long as it runs. So one call passes over `passed_max` entries at most. It removes
-  -- an entry that is no waiter's name, and one that neither listens nor has a deadline.
-  -- Every waiter has a deadline: the script that writes the place writes it, too, and so
-  -- does each heartbeat.
+  -- as long as it runs. So one call skips `passed_max` entries at most. It removes entries
+  -- that are no waiters' names, and waiters that neither listen nor have a deadline. Every
+  -- real waiter has a deadline: the script that writes its place also writes the deadline,
+  -- and so does each heartbeat.
   local passed_max = 1000
-  local long_max = 8 -- entries of a page, if the first name is too long
-  local told_max = 32 -- waiters that are told one by one; of more, the server is asked first which of them listen
-  local sought_max = 100 -- if no more have a deadline, the waiters behind are found by their deadlines
+  local long_max = 8 -- entries that are read at once, if the first name is too long
+  local told_max = 32 -- waiters that get messages one by one; if there are more, the server is first asked which listen
+  local sought_max = 100 -- if so many or fewer have deadlines, the waiters behind `passed_max` are found by these
   local deaf, gone = { [publish_counts and client or ''] = true }, {}
   local all_have_deadlines
 
@@ -82,7 +82,7 @@ local function tell_first(lock, queue, waiters, me, message)
     return all_have_deadlines or on_own('ZSCORE', waiters, waiter)
   end
 
-  -- The waiters among these whose clients do not listen; none, if nobody says who listens.
+  -- Returns those of these waiters whose clients do not listen; none, if the server refuses to say.
   local function find_deaf(names)
     local asked, askers, found = {}, {}, {}
     for i = 1, #names do
@@ -99,7 +99,7 @@ local function tell_first(lock, queue, waiters, me, message)
     return found
   end
 
-  -- Returns whether these names decide whose turn it is, and that waiter.
+  -- Returns true and the waiter whose turn it is (nil: `me`), if it is among these names; else false.
   local function decide(names)
     local known_deaf = publish_counts and #names > told_max and find_deaf(names) or {}
     for i = 1, #names do
@@ -125,7 +125,7 @@ local function tell_first(lock, queue, waiters, me, message)
     return false, nil
   end
 
-  -- The waiters that have a deadline, in the order of the queue; nil if these are too many.
+  -- Returns the waiters that have a deadline, in the order of the queue; nil if there are too many.
   local function seek_by_deadline()
     local names = on_own('ZRANGE', waiters, 0, sought_max)
     if not names or #names > sought_max then
@@ -160,7 +160,7 @@ local function tell_first(lock, queue, waiters, me, message)
     first, page = first + page, passed_max + 1 - page
   until first > passed_max
 
-  -- So that the next call goes on behind them. The heartbeat puts back those that do wait.
+  -- Drop them all, so that the next call goes on behind them. Heartbeats restore those that really wait.
   drop(redis.call('ZRANGE', queue, 0, passed_max))
   local names = redis.call('EXISTS', queue) == 0 and {} or seek_by_deadline()
   if not names then
@@ -176,7 +176,7 @@ local function wake(uuid, name)
   return 'wake ' .. uuid .. ' ' .. name
 end
 
--- Tells the first waiter that listens, and comes before `me`, that it is its turn.
+-- Wakes the first waiter that listens and comes before `me`.
 local function wake_first(lock, queue, waiters, me)
   return tell_first(lock, queue, waiters, me, wake)
 end

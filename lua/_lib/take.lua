@@ -1,6 +1,6 @@
--- Provides try_to_take(...): gives the lock to this owner if it is free and the owner's
--- turn. Returns the fencing token; or nil and the holder, which is '' for a key of
--- another type, and nil if the lock is free but others come first, or may.
+-- Provides try_to_take(...): gives the lock to this owner if the lock is free and it is the
+-- owner's turn. Returns the fencing token. Else returns nil and the holder: '' for a key of
+-- another type; nil if the lock is free, but other waiters come first, or may.
 local function try_to_take(lock, queue, waiters, token_key, owner, waiter, count, lease_ms, fair, now_us)
   if redis.call('EXISTS', lock, queue) == 0 then
     return grant(lock, token_key, owner, count, lease_ms, now_us)
@@ -12,7 +12,7 @@ local function try_to_take(lock, queue, waiters, token_key, owner, waiter, count
     lengthen(token_key, lease_ms + token_spare_ms)
     local token = tonumber(redis.call('GET', token_key) or 0)
     if not (token and token >= 1 and token <= token_max) then
-      token = next_token(token_key, now_us, lease_ms) -- a new one: another program has overwritten the old one
+      token = next_token(token_key, now_us, lease_ms) -- another program has overwritten the old token
     end
     return token
   end

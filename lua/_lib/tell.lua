@@ -1,23 +1,22 @@
 -- Provides publish_counts, tell and count_listeners: every message to a client, and every
 -- name of a channel, comes from here.
 --
--- Each client listens on one channel. PUBLISH says how many clients received a message. A
--- cluster counts the subscribers of one node only: the next line is then sent with false.
+-- Each client listens on one channel. PUBLISH returns how many clients received a message.
+-- On a cluster it counts the subscribers of one node only, so there the next line of code is
+-- sent with false.
 --
--- A server may refuse a message, because this user lacks the right or the channel, or
--- because the server has no PUBLISH. The end of a hold must not hang on a message, so a
--- refusal is no error of the script. It says nothing about the waiter either, so the waiter
--- is not passed over as dead. From a refusal on, PUBLISH counts nobody in this script: it
--- gives the lock to nobody, and it is the turn of the first waiter that has a deadline.
--- That waiter learns of its turn with its next heartbeat.
+-- A server may refuse a message, because this user lacks the right to the command or the
+-- channel, or because the server has no PUBLISH. A hold must end even then, so a refusal is
+-- not an error of the script. Nor does it show that the waiter is dead, so that waiter is
+-- not skipped. After a refusal, the script gives the lock to no waiter: it becomes the turn
+-- of the first waiter that has a deadline, which learns of that with its next heartbeat.
 --
--- A script that may define no function, because that takes a good part of the time, includes
--- the pieces alone.
+-- Scripts whose usual case has no time to define functions include only the pieces.
 --#piece counts
 local publish_counts = true
 --#end
 
--- Returns how many clients have received the message, as far as the server says.
+-- Returns how many clients have received the message; 0 if the server refuses it.
 local function tell(prefix, client, message)
   --#piece heard
   local heard = redis.pcall('PUBLISH', prefix .. 'client:' .. client, message)

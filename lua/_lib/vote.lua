@@ -1,7 +1,7 @@
 -- Provides no_vote_until(master, socket, guard_ms, owner, now_us): the time on this
--- master's clock (us) until which the master has no vote, or nil when it has one.
--- `socket` is the incarnation that the caller's socket was opened to. With nil there may
--- be a function as a second result: a script that gives a hold or a place must call it.
+-- master's clock (us) until which the master has no vote, or nil if it has one. `socket` is
+-- the incarnation that the caller's socket was opened to. The second result, if any, is a
+-- function: a script that then gives a hold or a place must call it.
 --
 -- A master that restarted, failed over or was flushed may have forgotten leases
 -- that still run. Then its marker is missing, or names another incarnation than the
@@ -15,8 +15,8 @@
 --   so it must not stop the clients that use this one. Where the marker is missing, this
 --   writes nothing, and the client gets no vote.
 -- * With a plus, the client has found the guard on a master and uses it as its own, though
---   its leases are shorter. Such a guard begins where the marker is missing. Where this
---   master has a vote, it stops nobody, not even the client.
+--   its leases are shorter. If the marker is missing, such a guard begins. If this master has
+--   a vote, the guard stops no client, not even this one.
 --
 -- A client whose guard is larger than the marker's has longer leases. If this master has no
 -- vote, it may have forgotten such a lease, and takes the larger guard from any script. If
@@ -59,7 +59,7 @@ local function no_vote_until(master, socket, guard_ms, owner, now_us)
   local marker = redis.call('HMGET', master, 'incarnation', 'no_vote_until_us', 'guard_ms')
   local known_ms, until_us = tonumber(marker[3] or 0), tonumber(marker[2] or 0)
   if not (known_ms and known_ms < 2 ^ 40 and until_us and until_us < 2 ^ 63) then
-    -- Another program wrote that. The marker counts as missing.
+    -- Another program wrote the marker, so it counts as missing.
     marker[1], known_ms = nil, 0
   end
   local is_first, own_ms = tonumber(guard_ms) < 0, math.abs(tonumber(guard_ms))

@@ -22,8 +22,8 @@ V = TypeVar("V")
 class Cache(dict[K, V]):
     """Entries that are looked up by `get` and put in by `keep`; with one too many, all others are forgotten.
 
-    A cache takes no lock: each step is a single operation of a dict, and an interrupt between two leaves the cache as
-    usable as before. Threads that add to a full one at once may exceed its bound by one entry each, until the next.
+    A cache takes no lock: each step is a single operation of a dict, and an interrupt between two steps does no harm.
+    If threads add entries to a full cache at once, each may exceed the bound by one entry for a moment.
     """
 
     __slots__ = ()

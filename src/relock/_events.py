@@ -65,7 +65,7 @@ class LoopStalled(Event):
     """An event loop whose tasks hold locks has not turned for at least `seconds`; reported once for each stall.
 
     The holds are still renewed, unless the client has a ``stall_limit`` and that is over. An ``on_event`` of an
-    `AsyncClient` is called when the loop turns again. The log, and an ``on_event`` of a `Client`, hear of it at once.
+    `AsyncClient` is called when the loop turns again. The log and an ``on_event`` of a `Client` get it at once.
     """
 
     seconds: float

@@ -1,4 +1,4 @@
-"""Common part of the doors of a lock: what a caller can see of its hold, and how outcomes become errors."""
+"""Common part of `Lock` and `AsyncLock`: the local state of the caller's hold, and errors made from outcomes."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ class HasSession(Protocol):
 
     @property
     def _session(self) -> Session:
-        """Session of this process; another one after a fork."""
+        """Session in this process; a forked child has a new one."""
 
 
 class Holding(ABC):
@@ -127,7 +127,7 @@ class Holding(ABC):
     def _note_beside(self, error: BaseException, failure: RelockError) -> None:
         """Report `failure`, raised on leaving a block, beside `error` of the block's body, which propagates.
 
-        Nothing is reported twice: the body may have found the failure by itself, and ended with the same error.
+        If the body has ended with the same error, there is nothing more to report.
         """
         kind = type(failure).__name__
         if (type(error), error.args) == (type(failure), failure.args):
@@ -138,7 +138,7 @@ class Holding(ABC):
         self._client._session.platform.log.warning(logger, text, self.name, type(error).__name__, kind, failure)
 
     def _check_ttl(self, ttl: float | None) -> None:
-        """Raise `TypeError` or `ConfigurationError` for a lease that can't be."""
+        """Raise `TypeError` or `ConfigurationError` for a ttl that can't work."""
         if ttl is not None:
             check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
             self._client._session.options.check_guard(ttl, len(self._spec.masters))
@@ -149,7 +149,7 @@ class Holding(ABC):
         return quorum_error(self.name, failures, spec.quorum, len(spec.masters) - len(failures))
 
     def _too_little(self, hold: Hold, left: float, seconds: float) -> LockLostError:
-        """Return the error for a hold that goes on, and has less left than was asked."""
+        """Return the error for a hold that is valid, but for less than `seconds` more."""
         return LockLostError(
             f"the hold of {self.name!r} is valid for {left:.3f} s more, not for {seconds:.3f} s: extend it first",
             lock=self.name,
@@ -182,7 +182,7 @@ class Holding(ABC):
 def quorum_error(
     name: str | None, failures: "tuple[Failure, ...] | list[Failure]", needed: int, answered: int
 ) -> QuorumError:
-    """Return the error for too few answers, with each master's failure; for a lone master, only that is its message."""
+    """Return the error for too few answers, with each master's failure; a lone master's failure is the message."""
     by_master = {failure.master: failure.why for failure in failures}
     reasons = "; ".join(f"{master}: {why}" for master, why in by_master.items())
     subject = "" if name is None else f"{name!r}: "

@@ -233,7 +233,7 @@ class ClientOptions:
     def guard_ms(self) -> int:
         """Time (ms) for which a master that may have forgotten leases has no vote.
 
-        A client has set the option: its default depends on the number of masters, and is worked out in `Client`.
+        `Client` replaces the option's default None before this is read, because it depends on the number of masters.
         """
         return math.ceil(self.guard_for(1) * GUARD_FACTOR * 1000)
 
@@ -246,8 +246,8 @@ class ClientOptions:
     def check_guard(self, ttl: float, masters: int) -> None:
         """Refuse a lease of `ttl` seconds that would outlast the guard of so many masters.
 
-        Such a lease might run on while a master that has forgotten it votes again: two holders. With a lone master,
-        that is no more than the default, which is no guard, allows anyhow.
+        Such a lease might run on while a master that has forgotten it votes again: two holders. A lone master may have
+        a short guard, because its default, no guard, allows the same.
 
         Raises:
             ConfigurationError: there is a guard, and it is shorter than the ttl.
@@ -270,16 +270,16 @@ class ClientOptions:
         return min(wanted, ttl / 3)
 
     def for_lock(self, **given: Any) -> LockOptions:
-        """Return the options of a lock: the client's, but for those that are given."""
+        """Return the options of a lock: those that are given, and the client's for the rest."""
         base = LockOptions(ttl=self.ttl, renew=self.renew, fair=self.fair, max_hold=self.max_hold)
         return evolve(base, **given) if given else base
 
 
-# What is shown of functions that refuse unknown keywords by themselves ------------------------------------------------
+# Signatures of functions that refuse unknown keywords by themselves ---------------------------------------------------
 
 
 def lists(arguments: Any, defaults: Any = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """List the keywords that a function takes as ``**`` in its signature, as `help` and completion at a prompt show it.
+    """Return a decorator that lists a function's ``**`` keywords in its signature, for `help` and completion.
 
     Args:
         arguments: the `TypedDict` of the keywords, which type checkers know already.
@@ -294,7 +294,10 @@ def lists(arguments: Any, defaults: Any = None) -> Callable[[Callable[P, R]], Ca
 
 
 def called_as(_shown: Callable[P, object]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Give a function the parameters of another one for type checkers: it takes more keywords only to refuse them."""
+    """Return a decorator that gives a function another one's parameters for type checkers.
+
+    The function takes more keywords than these, but only to refuse them.
+    """
     return lambda function: _shown_with(function, [])
 
 

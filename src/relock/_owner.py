@@ -4,8 +4,8 @@ On the masters a hold is named ``<client>:<uuid>``: one client object, one outer
 which callers may *use* it: one thread, one task, or all that name the same ``owner=``. A thread is known by an object
 in its `threading.local`, which dies with the thread, and not by its ident, because idents are recycled.
 
-The tasks of an event loop share their thread, and so would share its hold of a lock for threads: each would come in on
-top of the others. So a hold also knows which task took it, as a `NestedTask`.
+The tasks of an event loop share their thread, and so its hold of a lock for threads: each task could nest in the hold
+of another. So a hold also knows which task took it, as a `NestedTask`.
 """
 
 import asyncio
@@ -133,7 +133,7 @@ A_CALLBACK = _Callback()
 
 
 def running_task() -> object | None:
-    """Return what the calling thread's event loop runs: a task, or `A_CALLBACK`; None where the thread runs no loop."""
+    """Return the task that the calling thread's event loop runs, or `A_CALLBACK`; None if the thread runs no loop."""
     loop = running_loop()
     if loop is None:
         return None
@@ -142,11 +142,11 @@ def running_task() -> object | None:
 
 
 class NestedTask(NamedTuple):
-    """Task of a thread's event loop that took a hold, or took levels of one that the thread had before.
+    """Task of a thread's event loop that took a hold, or levels of a hold that the thread had before.
 
     Attributes:
-        task: what `running_task` returned; weak, because ids of tasks are recycled, and a hold keeps no task alive.
-        below: the hold count before that. At this count, the task has given back all levels of its own.
+        task: a weak reference to the result of `running_task`: a hold must keep no task alive, and ids are recycled.
+        below: the hold count before the task's first level. At this count, the task has released all of its levels.
     """
 
     task: "weakref.ref[object]"
@@ -159,15 +159,15 @@ def nested_task_of(running: object | None, count: int) -> NestedTask | None:
 
 
 def still_inside(nested: NestedTask | None, count: int) -> NestedTask | None:
-    """Return `nested`, or None if a hold with `count` levels has none of that task's any more."""
+    """Return `nested`, or None if that task has released all of its levels of a hold with `count` levels."""
     return nested if nested is not None and count > nested.below else None
 
 
 def may_nest(nested: NestedTask | None, running: object | None) -> bool:
     """Return whether one more level may be taken while the loop runs `running`, and `nested` is still inside.
 
-    Another task may not: it would be inside together with the first. A thread that runs no loop at the moment, and a
-    hold that was taken outside any, know no tasks.
+    Another task may not: both would use the lock at the same time. The rule does not apply if the thread runs no loop
+    at the moment, or the hold was taken outside any loop.
     """
     return nested is None or running is None or nested.task() is running
 
@@ -180,7 +180,8 @@ def readable(text: str) -> str:
 def attempt_name(waiter: bytes, number: int, ticket: int | None = None) -> bytes:
     """Return the owner's name of one attempt of a wait: the waiter's name comes before the ``~`` (see ``lua/_lib``).
 
-    The name ends with the waiter's ticket, if any: waiters that queue where the attempt has the lock get larger ones.
+    The name ends with the waiter's ticket, if any. If the attempt has the lock on a master, that master gives later
+    waiters larger tickets.
     """
     return b"%b~%d" % (waiter, number) if ticket is None else b"%b~%d.%d" % (waiter, number, ticket)
 

@@ -1,7 +1,7 @@
 """Forms of the replies of scripts, by the lines of RETURNS in their headers.
 
-A line has a status, names of fields, and behind two blanks its meaning. A reply is an array, the status first, or
-*words*: one string of status and fields, parted by single blanks. At most one field of these is text.
+A line has a status, names of fields, and, after two blanks, its meaning. A reply is an array with the status first, or
+*words*: one string of status and fields, separated by single blanks. At most one field of words is text.
 """
 
 import re

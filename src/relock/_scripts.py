@@ -4,11 +4,11 @@ Each file of ``lua/`` begins with a header that is parsed here and is the script
 ARGV by the names that the header gives them, so that swapped arguments can't be written. Tests see to it that header
 and body agree.
 
-A reply is an array, or *words*, which take a master less time: see `relock._replies`. The header has the latter in
-quotation marks.
+A reply is an array, or *words*, which take a master less time: see `relock._replies`. The header has words in quotation
+marks.
 
-Fragments of ``lua/_lib/`` are put in by ``--#include NAME``, where the line stands. ``--#include NAME PIECE`` puts in
-one piece of a fragment, the lines from ``--#piece PIECE`` to ``--#end``.
+A line ``--#include NAME`` is replaced by the fragment ``lua/_lib/NAME.lua``, and ``--#include NAME PIECE`` by one piece
+of it: the lines from ``--#piece PIECE`` to ``--#end``.
 
 The wheel carries ``lua/`` as ``relock/_lua``, which may be in a zip file (zipapp, PEX); an editable install and a
 checkout use the top-level folder.
@@ -137,7 +137,7 @@ class Script:
 
     @cached_property
     def uncounted(self) -> "Script":
-        """Script for a server whose PUBLISH does not count all listeners: it passes no waiter over as deaf."""
+        """Script for a server whose PUBLISH does not count all listeners: it skips no waiter for not listening."""
         source = self.source.replace(_COUNTS, _COUNTS_NOT)
         if source == self.source:
             return self
@@ -145,7 +145,7 @@ class Script:
 
     @cached_property
     def connection_argument_count(self) -> int:
-        """Number of these arguments: 0, 1 (the not-after time) or 3 (with the incarnation and the guard)."""
+        """Number of `connection_arguments`: 0, 1 (the not-after time) or 3 (with the incarnation and the guard)."""
         return len(self.connection_arguments)
 
     @cached_property
@@ -182,9 +182,9 @@ class Script:
         return Call(self, keys, own, b"".join([pack_argument(_encode(item)) for item in rest]), len(rest))
 
     def prepare(self, **arguments: bytes | str | int) -> "Prepared":
-        """Return a call to be made again and again, without the first of its own arguments, which comes with each call.
+        """Return a prepared call without its first own argument, which comes with each call.
 
-        The last one may be missing as well: `Prepared.completed` adds it.
+        The last own argument may be missing as well: `Prepared.completed` adds it.
 
         Raises:
             TypeError: the names are not those of the header.
@@ -225,9 +225,9 @@ class Script:
 
 
 class Call(NamedTuple):
-    """Script with its keys and arguments, packed: what a flow asks of every master.
+    """Script with its keys and arguments, packed, as a flow sends it to every master.
 
-    The arguments that only a connection can know (not-after time, incarnation, guard) are missing: they come between
+    The arguments of a connection (not-after time, incarnation, guard) are missing: the connection adds them between
     `own` and `rest`.
     """
 
@@ -327,7 +327,7 @@ def load(name: str, folder: Traversable | None = None) -> Script:
 
 
 def load_all() -> None:
-    """Load every script now, so that no call reads a file: after an upgrade in place it would be another version's."""
+    """Load every script now, so that no call reads a file, which an upgrade in place may have replaced meanwhile."""
     for name in script_names():
         load(name)
 

@@ -41,7 +41,7 @@ def check_template(template: object) -> str:
 def decorator(
     template: str, lock_of: Callable[[str], contextlib.AbstractContextManager[Any]]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator: the function runs while it holds what `lock_of` gives for the name that `template` makes."""
+    """Return a decorator: the function runs inside the lock that `lock_of` returns for a name made from `template`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         is_proxy, shown = _known_as(function)
@@ -65,7 +65,7 @@ def decorator(
 def coroutine_decorator(
     template: str, lock_of: Callable[[str], contextlib.AbstractAsyncContextManager[Any]]
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Return a decorator of coroutine functions: each holds the lock while it runs, in whichever task awaits it."""
+    """Return a decorator of coroutine functions: one runs inside the lock, as part of the task that awaits it."""
 
     def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         is_proxy, shown = _known_as(function)
@@ -83,7 +83,7 @@ def coroutine_decorator(
 
 
 def _known_as(function: Any) -> tuple[bool, str]:
-    """Return whether a function is a proxy, which makes up any attribute, and the name by which people know it."""
+    """Return whether a function is a proxy, which may invent any attribute, and its name for messages."""
     is_proxy = not isinstance(getattr(function, "__name__", ""), str)
     # A `functools.partial` has no `__name__`, and is no proxy.
     return is_proxy, repr(function) if is_proxy else getattr(function, "__qualname__", repr(function))
@@ -121,7 +121,7 @@ def _check_runs_when_called(function: Callable[..., object], shown: str) -> None
 
 
 def _check_is_coroutine_function(function: Callable[..., object], shown: str) -> None:
-    """Refuse a function that is not awaited, or whose body would run after it was."""
+    """Refuse a function that is not awaited, or whose body would run after the await, without the lock."""
     if isinstance(function, type):
         raise TypeError(f"synchronized: {shown} is a class: decorate its methods, each for itself")
     stages = [stage for called in (function, type(function).__call__) for stage in _stages(called)]
@@ -153,7 +153,7 @@ def _stages(function: Any) -> Iterator[Any]:
 
 
 def _is_to_run(result: Any) -> bool:
-    """Return whether `result` must be awaited, and is no task or future of asyncio that is done."""
+    """Return whether `result` must be awaited, and is not a task or future of asyncio that is done."""
     return not (_is_future(result) and result.done()) and inspect.isawaitable(result)
 
 
@@ -166,7 +166,7 @@ def _is_future(result: object) -> bool:
 def _refuse(result: Any, shown: str) -> Never:
     """Refuse the `result` of a call that has not run its function, which would run later, without the lock.
 
-    Now the function never runs. Only the call shows this: a decorator may run a coroutine function, or pass it on.
+    The function then never runs. Only a call can show this: another decorator may run a coroutine itself or return it.
     """
     done = ""
     if isinstance(result, Coroutine | Generator):

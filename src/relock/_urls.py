@@ -1,4 +1,4 @@
-"""Parts of a URL of masters, also where it names several hosts, and its faults in words."""
+"""Parts of a URL of masters, which may name several hosts, and its faults in words."""
 
 import re
 from urllib.parse import SplitResult, urlsplit
@@ -7,9 +7,9 @@ _HOSTS = re.compile(r"([^:/?#]+://)([^/?#]*,[^/?#]*)(.*)", re.DOTALL)
 
 
 def split_url(url: str) -> SplitResult:
-    """Split a URL as `urlsplit` does, also where several hosts have commas between them.
+    """Split a URL as `urlsplit` does, even if it has several hosts with commas between them.
 
-    The Pythons of 2025 and later refuse an IPv6 address behind another host: a bracket must begin the host.
+    Since 2025, `urlsplit` refuses an IPv6 address after another host: a bracket must begin the host.
 
     Raises:
         ValueError: this is no URL.
@@ -40,7 +40,7 @@ def fault_of(url: str) -> str | None:
 
 
 def is_path(rest: str) -> bool:
-    """Return whether what follows ``unix://`` names a file: credentials may come before it, a host may not."""
+    """Return whether the text after ``unix://`` names a file; credentials may come before it, a host may not."""
     before, slash, path = rest.partition("?")[0].partition("/")
     return bool(slash and path) and (not before or before.endswith("@"))
 

@@ -1,4 +1,4 @@
-"""Client for tasks of event loops: where their locks come from, and what one can ask about them."""
+"""Client for tasks of event loops: makes their locks, and asks the masters about locks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -40,12 +40,12 @@ LOOK_SECONDS = 0.001  # `close` looks this often for connections that have ended
 
 
 def _running_loop_of(foregrounds: dict[asyncio.AbstractEventLoop, Foreground]) -> asyncio.AbstractEventLoop | None:
-    """Return the loop that came last to `foregrounds`, of those that run."""
+    """Return, of the running loops in `foregrounds`, the one that was added last; None if none runs."""
     return next((loop for loop in reversed(list(foregrounds)) if loop.is_running()), None)
 
 
 def _check_loop(loop: asyncio.AbstractEventLoop | None) -> None:
-    """Raise where `loop` can't be used.
+    """Raise an error if `loop` can't be used.
 
     Raises:
         RuntimeError: no event loop of asyncio runs in this thread.
@@ -153,7 +153,7 @@ class AsyncClient:
                 options[name] = OnLoop(callback, self._loop)
 
     def _forget_closed_loops(self) -> None:
-        """Forget the loops that are closed, and end what their tasks have left."""
+        """Forget the loops that are closed, and have the calls of their tasks undone."""
         for loop in [loop for loop in self._foregrounds.copy() if loop.is_closed()]:
             foreground = self._foregrounds.pop(loop, None)
             if foreground is not None and foreground.session is self._session:

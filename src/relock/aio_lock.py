@@ -1,4 +1,4 @@
-"""Door of a lock for tasks of an event loop: the class people use, with the docstrings they read."""
+"""Lock for tasks of an event loop: the class that users call, with the docstrings that they read."""
 
 import math
 import sys
@@ -115,8 +115,8 @@ class AsyncLock(Holding):
     A cancelled `acquire` leaves nothing behind, and a cancelled `release` is carried out. In a callback, which is no
     task, each member that concerns the caller's hold raises `RuntimeError`, unless the lock has an ``owner=``.
 
-    A holder that was paused past its lease may notice only after another owner has the lock. Check `ensure` before what
-    must not happen twice, and `token` where it happens.
+    A holder that was paused past its lease may notice only after another owner has the lock. Call `ensure` before an
+    action that must not happen twice, and check the `token` where the action takes effect.
     """
 
     __slots__ = ("_loss_hooks",)
@@ -234,7 +234,7 @@ class AsyncLock(Holding):
             if not record.is_overtaken:
                 self._undo_release(record, who, error)
             elif isinstance(error, OvertakenError):
-                if record.hold is None:  # with a hold in the record, the undo carries the release out
+                if record.hold is None:  # else the undo of the overtaken call carries the release out
                     await self._release(who)
                 return
             elif record.hold is None:
@@ -244,7 +244,7 @@ class AsyncLock(Holding):
             session.raise_pending_warnings()
 
     def _undo_release(self, record: CallRecord, who: Owner, error: BaseException) -> None:
-        """Leave the gate after an error of the release's own; have it carried out in the background after another."""
+        """Leave the gate after an error of relock; after any other, have the release carried out in the background."""
         interrupted = self._client._session.interrupted_of_tasks
         if isinstance(error, RelockError):
             interrupted.fail(record)
@@ -252,7 +252,7 @@ class AsyncLock(Holding):
             interrupted.undo_release(record, self.name, who, 1)
 
     def _release_of_closed_client(self, record: CallRecord, who: Owner) -> None:
-        """Have the session's background give back a level, if the session is open: the client asks nobody any more."""
+        """Release a level in the background, if the session is still open: the closed client sends no requests."""
         session = self._client._session
         hold = session.holds.get((self.name, who.key))
         if hold is None or hold.count == 0:
@@ -324,7 +324,7 @@ class AsyncLock(Holding):
             seconds: the time that must be left at least, 0 to infinity; default 0.0.
 
         Returns:
-            The fencing token of the hold, to go with what must not happen twice.
+            The fencing token of the hold, to be sent along with an action that must not happen twice.
 
         Raises:
             LockLostError: the hold was lost, or has less left than `seconds`; in the second case the hold goes on.

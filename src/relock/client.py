@@ -1,4 +1,4 @@
-"""Client: where locks come from, and what one can ask about them."""
+"""Client: makes locks for threads, and asks the masters about locks."""
 
 import logging
 import os
@@ -154,7 +154,7 @@ class Client:
         self._warn()
 
     def _warn(self) -> None:
-        """Warn once of what works, but promises less than one might think."""
+        """Warn once of options that work, but promise less than they seem to."""
         guard, ttl = self._options.guard_for(len(self._nodes)), self._options.ttl
         short = f"restart_guard={guard} is below the ttl of {ttl} s: a lease that a restart forgot may outlast it"
         number = warning_of_number(len(self._nodes))
@@ -204,7 +204,7 @@ class Client:
     def synchronized(
         self, template: str, **lock_options: Unpack[LockArguments]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Return a decorator: the function runs while it holds the lock that `template` names.
+        """Return a decorator: the function runs while the caller holds the lock that `template` names.
 
         Args:
             template: the lock's name; ``"orders:{order_id}"`` uses the function's argument ``order_id``.
@@ -235,7 +235,7 @@ class Client:
         return self._agree(name, session.run(inspect_flows.look(spec, session.clock)))
 
     def _agree(self, name: str, answers: inspect_flows.MasterReplies) -> LockInfo:
-        """Return what a quorum of `answers` to a look agree on; raise `QuorumError` if these are too few."""
+        """Return the lock's state by the `answers` to a look; raise `QuorumError` if too few masters answered."""
         self._session.raise_pending_warnings(stacklevel=4)
         info = inspect_flows.agree(name, answers)
         if info is None:
@@ -324,7 +324,7 @@ class Client:
         return (*problems, *(f"{failure.master}: {failure.why}" for failure in failures))
 
     def _look_at(self, master: Master) -> str:
-        """Return the run_id of a master. Note if it lacks commands, or if waiters hear of no release there."""
+        """Return the run_id of a master; note as problems missing commands, and messages that reach no waiter."""
         from relock._doctor.check import KINDS, look_at
 
         with protocol_errors():

@@ -1,4 +1,4 @@
-"""Door of a lock for threads: the class people use, with the docstrings they read."""
+"""Lock for threads: the class that users call, with the docstrings that they read."""
 
 import math
 import threading
@@ -14,12 +14,12 @@ from relock._holding import HasSession, Holding
 from relock._options import called_as, check_keywords, check_seconds
 from relock._owner import Owner
 
-# The default of `threading.RLock` as an object of its own: a -1 that a caller passes is another object.
+# The default timeout, -1 as in `threading.RLock`, as an object of its own: so it differs from a -1 that is passed.
 NOT_PASSED = float("-1")
 
 
 def acquiring(self: Any, blocking: bool = True, timeout: float = NOT_PASSED) -> object:
-    """Show the parameters of `acquire`, as both doors take them; never called."""
+    """Show the parameters of `acquire` to `called_as`; never called."""
 
 
 class LockClient(HasSession, Protocol):
@@ -39,8 +39,8 @@ class Lock(Holding):
     `threading.Condition` takes it. A hold belongs to the calling thread, or to ``owner=``; all lock objects of one
     client with the same name and owner share it.
 
-    A holder that was paused past its lease may notice only after another owner has the lock. Check `ensure` before what
-    must not happen twice, and `token` where it happens.
+    A holder that was paused past its lease may notice only after another owner has the lock. Call `ensure` before an
+    action that must not happen twice, and check the `token` where the action takes effect.
     """
 
     __slots__ = ()
@@ -81,9 +81,9 @@ class Lock(Holding):
             limit = longest_wait(self._longest, blocking, timeout)
         record = CallRecord()
         session = self._client._session
-        # Each `try` must stand in relock's outermost frame, here and in each door below. An exception may strike
-        # between any two instructions: also before a callee has entered a `try` of its own, and after the callee has
-        # left it. There are two, because a second exception may strike while the first one is cleaned up after.
+        # Here and in each door below, each `try` must stand in relock's outermost frame. An exception may strike
+        # between any two instructions: also before a called function enters its own `try`, or after it has left that.
+        # There are two, because a second exception may strike the clean-up after the first one.
         try:
             try:
                 who = self._named_owner or session.platform.who()
@@ -208,7 +208,7 @@ class Lock(Holding):
             seconds: the time that must be left at least, 0 to infinity; default 0.0.
 
         Returns:
-            The fencing token of the hold, to go with what must not happen twice.
+            The fencing token of the hold, to be sent along with an action that must not happen twice.
 
         Raises:
             LockLostError: the hold was lost, or has less left than `seconds`; in the second case the hold goes on.
@@ -302,10 +302,10 @@ class Lock(Holding):
         return self.hold_count
 
     def _release_save(self) -> tuple[Hold, int]:
-        """Give up every level, for a condition's wait, whatever has become of the hold.
+        """Release every level, for a condition's wait, even of a lost hold.
 
-        The condition has its waiter in its list by now, and would keep it there if this raised: the next `notify`
-        would go to nobody. So a loss that shows here is raised by the next use of the lock after the wait.
+        The condition has its waiter in its list already. If this raised, the waiter would stay there, and the next
+        `notify` would be lost on it. So if the hold turns out to be lost, the next use of the lock raises.
         """
         hold = self._held()
         count, record, session = hold.count, CallRecord(), self._client._session
@@ -321,18 +321,18 @@ class Lock(Holding):
         except RelockError as error:
             if not isinstance(error, LockLostError):  # the next use of the lock reports a lost hold
                 raise
-        except BaseException as error:  # an interrupt does not keep the levels from being given up
+        except BaseException as error:  # even after an interrupt, the levels are given up
             session.interrupted.undo_release_again(record, self.name, self._who(), 0)
             session.calls.lose_waited(hold, count, error)
             raise
         return hold, count
 
     def _acquire_restore(self, saved: tuple[Hold, int]) -> None:
-        """Take again what `_release_save` gave up, at the end of a condition's wait, however long no master answers.
+        """Take again the levels that `_release_save` released, at the end of a condition's wait.
 
-        A wait that has timed out is taken off the condition's list only after this. So this does not raise either: if
-        the lock can't be taken again, the caller has its levels as those of a lost hold. But an interrupt is raised,
-        because nothing may run without the lock then.
+        This waits for the masters without a limit. The condition takes a waiter whose wait has timed out off its list
+        only after this, so errors of relock are not raised: if the lock can't be taken again, the caller gets its
+        levels back as those of a lost hold. An interrupt is raised, so that no code runs without the lock.
         """
         hold, count = saved
         record = CallRecord()
@@ -371,7 +371,7 @@ def longest_wait(longest: float, blocking: bool, timeout: float) -> float:
 
 
 def _judged(blocking: bool, timeout: float) -> float:
-    """Return a timeout as `threading.RLock` judges it. This asks a new one, which is free, so nobody waits."""
+    """Return a timeout as `threading.RLock` judges it: ask a new one, which is free, so that this does not wait."""
     try:
         threading.RLock().acquire(bool(blocking), timeout)
     except TypeError:

@@ -1,10 +1,10 @@
-"""Policy of asking masters: which of them are asked, when the outcome is certain, and what is given up.
+"""Policy of asking masters: which masters are asked, when the outcome is certain, and when a master counts as silent.
 
-A `Round` is what a driver sends to masters; it notes what they answer, and tells when that is enough. Drivers send and
-receive, on threads or on an event loop. Here is no I/O and no clock: drivers pass the moments in.
+A `Round` has the calls that a driver sends to masters. It collects the answers, and tells when they are enough. Drivers
+send and receive, on threads or on an event loop. This module does no I/O and reads no clock: drivers pass times in.
 
-A connection that still owes a reply takes the next request behind the one before. So a round goes on after its asker
-has what it needs: late answers are written into the same list.
+A connection takes the next request even while it still owes a reply. So a round goes on after its asker has returned,
+and late answers are written into the same list.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from relock._errors import ConfigurationError
 from relock._scripts import Call
 
 PATIENT_PART = 0.9  # of the node timeout; a master that has owed a reply for longer is silent
-GRACE_SECONDS = 0.01  # what a first connection may take longer than a quorum of the others, beside as long again
+GRACE_SECONDS = 0.01  # extra time to connect to the other masters; added to the time that the quorum took
 
 
 class Voter(Protocol):
@@ -26,7 +26,7 @@ class Voter(Protocol):
     Attributes:
         address: the address, without a password.
         index: the master's number.
-        no_reply_yet: the answer to one call until there is another.
+        no_reply_yet: the answer to one call until the master replies.
     """
 
     address: str
@@ -35,20 +35,20 @@ class Voter(Protocol):
 
 
 class Told(Protocol):
-    """Future that is told once."""
+    """Future without a value, on which one asker waits."""
 
     def done(self) -> bool:
-        """Return whether it was told, or nobody awaits it any more."""
+        """Return whether the future has its result, or was cancelled."""
 
     def set_result(self, result: None, /) -> None:
-        """Tell it."""
+        """Wake the asker."""
 
 
 class Carrier(Protocol):
-    """Carrier of requests to a master, which several askers share."""
+    """Connection to a master that several askers share."""
 
     def take(self) -> None:
-        """Take all that has come by now."""
+        """Read all replies that have arrived by now."""
 
 
 V = TypeVar("V", bound=Voter)
@@ -61,21 +61,22 @@ class Round:
     Args:
         asked: the calls, and when to return.
         sent_at: our time before the first byte is sent.
-        answers: one for each master, with a `Failure` for each call until it has answered.
+        answers: one for each master, with a `Failure` for each call until the master has answered.
         spared: how many masters need not have answered for the outcome to be certain.
-        done: what the asker awaits; None where it reads the replies itself, and once nobody awaits any.
-        carriers: what brings the answers, where others use these as well.
+        done: the future that the asker awaits; None if the asker reads the replies itself, or waits no longer.
+        carriers: the shared connections that bring the answers.
 
     Attributes:
         asking: the calls go to a node that is about to get their slot (``ASK``).
         count: how many calls there are.
-        ends: the round ends something, or makes it sure, as `Ask` says.
+        ends: the round ends a hold, a place or a doubt, as `Ask` says.
         is_late: the asker has given masters more time than `until`, because it came late itself.
-        is_simple: it is a single call, with a fixed number of arguments: nearly every round is.
+        is_simple: the round has a single call, with a fixed number of arguments, as nearly every round has.
         missing: how many of the masters that were asked have not answered.
-        pack: returns the call of a simple round as bytes, but for what the connection adds, with a guard or without.
-        packed: what `pack` has returned for one master, without a guard and with one: the same for all.
-        script: that of its first call.
+        pack: returns the call of a simple round as bytes, but for the connection's own arguments, with or without
+            those of a guard.
+        packed: the bytes from `pack`, without a guard and with one, once a master needed them: all masters share them.
+        script: the script of the first call.
         until: our time at which a silent master has failed, and after which a creating script is void.
     """
 
@@ -130,26 +131,26 @@ class Round:
 
     @property
     def calls(self) -> Sequence[Call]:
-        """Calls of the round, made anew of a prepared request."""
+        """Calls of the round; made anew if they come from a prepared request."""
         return self._asked.calls
 
     @property
     def is_awaited(self) -> bool:
-        """True if the asker waits for the answer, though others may have sent requests behind the round.
+        """True if an asker on a shared connection still waits for the answers.
 
-        False where a connection is one caller's at a time: a caller that sends something behind a round does not wait
-        for that round.
+        False if each caller has a connection to itself meanwhile: a caller that sends its next request on such a
+        connection no longer waits for this round.
         """
         return self.done is not None and not self.done.done()
 
     @property
     def is_certain(self) -> bool:
-        """True if the answers that are missing can't change the outcome."""
+        """True if the missing answers can't change the outcome."""
         is_certain = self._asked.is_certain
         return self.missing <= self._spared and is_certain is not None and is_certain(self.answers)
 
     def answered(self, index: int, answer: Answer) -> None:
-        """Note the answer of master number `index`; wake the asker if it has what it needs now."""
+        """Note the answer of master number `index`; wake the asker if all have answered or the outcome is certain."""
         self.answers[index] = answer
         self.missing -= 1
         done = self.done
@@ -161,7 +162,7 @@ class Round:
         self.asking, self.is_simple = True, False
 
     def awaits(self, master: Voter) -> None:
-        """Note that the master is about to be asked: from here on it may have run the calls, whatever failed before."""
+        """Note that the master is about to be asked: from here on it may have run the calls."""
         self.answers[master.index] = (*master.no_reply_yet,) * self.count
 
     def fail(self, master: Voter, failure: Failure) -> None:
@@ -169,29 +170,29 @@ class Round:
         self.answers[master.index] = (failure,) * self.count
 
     def miss(self, master: Voter, failure: Failure) -> None:
-        """Note that the master does not answer any more, if it has not answered: it owes a reply, or was not asked."""
+        """Note that a master which has not answered yet will not answer."""
         if any(isinstance(reply, Failure) and reply.awaited for reply in self.answers[master.index]):
             self.answered(master.index, (failure,) * self.count)
 
     def spare(self, masters: int) -> int:
-        """Let the outcome be certain without the answers of so many masters; return of how many it could be before."""
+        """Let the outcome be certain without the answers of so many masters; return the number before."""
         before, self._spared = self._spared, masters
         if self.is_certain:
             self.wake()
         return before
 
     def wake(self) -> None:
-        """Wake the asker, which goes on with what has been answered by now."""
+        """Wake the asker, which goes on with the answers that have come by now."""
         if self.done is not None and not self.done.done():
             self.done.set_result(None)
 
 
 class Part(NamedTuple, Generic[V_co]):
-    """Part of what is asked, which some masters are asked together.
+    """Part of a request: the masters that one round asks.
 
     Attributes:
-        masters: the masters that are asked.
-        round: how they are asked.
+        masters: the masters.
+        round: the round.
     """
 
     masters: Sequence[V_co]
@@ -227,7 +228,7 @@ class Panel(Generic[V]):
         self.quorum = quorum_of(len(masters))
 
     def route(self, asked: Ask | Exchange, *, strict: bool) -> Way[V]:  # noqa: ARG002
-        """Return the way of the calls to the masters: each is asked all of them.
+        """Return the way of the calls to the masters: every master is asked all calls.
 
         Raises:
             ConfigurationError: it is known already that this can't work, and the calls are `strict`.
@@ -235,18 +236,18 @@ class Panel(Generic[V]):
         return Direct(self, asked)
 
     def is_enough(self, connected: int, asked: int) -> bool:
-        """Return whether so many of the masters that are `asked` are enough to go on without the others.
+        """Return whether `connected` masters, of those that are `asked`, are enough to go on without the others.
 
-        A quorum is enough; where only some masters must be asked, those that are connected are.
+        A quorum is enough. If only some masters are asked, any number is.
         """
         return connected >= self.quorum or asked < len(self.masters)
 
 
 class Direct(Generic[V]):
-    """Way of the calls of an `Ask` to each of the masters that it is for.
+    """Way of the calls of an `Ask` to each of its masters.
 
     Attributes:
-        answers: one of each master, also of those that are not asked.
+        answers: one answer for each master, also for those that are not asked.
     """
 
     answers: list[Answer]
@@ -256,7 +257,7 @@ class Direct(Generic[V]):
         self._asked: Ask | Exchange | None = asked
 
     def parts(self, now: float) -> Sequence[Part[V]]:
-        """Return what must be asked next: at first a single part, and then nothing."""
+        """Return the parts to ask next: first a single part, then none."""
         asked, self._asked = self._asked, None
         if asked is None:
             return ()
@@ -275,16 +276,16 @@ class Direct(Generic[V]):
 
 
 def check_usable(errors: Iterable[ConfigurationError | None]) -> None:
-    """Raise the first of these errors, each of which says why a server was never a master that can be used."""
+    """Raise the first error, if any: each says why a server can be no master of this client."""
     for error in errors:
         if error is not None:
             raise error
 
 
 def grace_seconds(took: float) -> float:
-    """Return for how long a round waits for the other masters, when it `took` so long to connect to a quorum.
+    """Return for how long a round waits to connect to the other masters, if it `took` so long to connect to a quorum.
 
-    As long again: opening a connection takes longer than an answer. Without this wait, a quorum would grant a first
-    hold before the others could be asked, and these would get the hold only with its first renewal.
+    Without this wait, a quorum would grant a first hold before the others are connected, because connecting takes
+    longer than an answer. The others would get the hold only after its first renewal.
     """
     return took + GRACE_SECONDS

@@ -8,7 +8,7 @@ from relock._owner import Owner, OwnerKey, caller_name
 
 HoldKey = tuple[str, OwnerKey]
 
-TOLD_MAX = 1000  # lost holds that are kept after their owners have left them, for `Lock.lost`
+TOLD_MAX = 1000  # lost holds that are kept, for `Lock.lost`, after their owners have left every level
 
 
 class Book(dict[HoldKey, Hold]):
@@ -19,15 +19,15 @@ class Book(dict[HoldKey, Hold]):
         return [hold for (held, _), hold in self.copy().items() if held == name and hold.loss is None]
 
     def all(self) -> list[Hold]:
-        """Return every hold, lost ones too; forget lost ones whose owners ended, and the oldest beyond `TOLD_MAX`."""
+        """Return every hold, also lost ones; drop lost ones whose owners ended, and the oldest beyond `TOLD_MAX`."""
         told = []
         for key, hold in self.copy().items():
             if hold.loss is not None and hold.liveness is not None and hold.liveness() is None:
-                self.pop(key, None)  # nobody is left to be told
+                self.pop(key, None)  # no owner is left that could ask
             elif hold.loss is not None and hold.count == 0:
                 told.append((key, hold))
         for key, hold in told[:-TOLD_MAX]:
-            if self.get(key) is hold:  # else its owner has another one by now
+            if self.get(key) is hold:  # else the owner has a new hold by now
                 self.pop(key, None)
         return list(self.copy().values())
 
@@ -38,7 +38,8 @@ class Book(dict[HoldKey, Hold]):
     def not_owned(self, name: str, who: Owner) -> NotOwnedError:
         """Return the error for a caller that holds nothing.
 
-        The error names the caller of this client that has the lock: often one enters a block and another one leaves it.
+        The error names the caller of this client that has the lock, if any: often one thread or task enters a block and
+        another one leaves it.
         """
         caller = caller_name(who.key, who.liveness)
         holder = next((caller_name(hold.key, hold.liveness) for hold in self.of_name(name)), None)

@@ -8,10 +8,10 @@ from relock._core.effects import Effect
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
 
-# Between two looks at a gate: the caller that was to wake the next in line may have been struck before.
+# Between two looks at a gate: an interrupt may have kept the caller before from waking the next in line.
 LOOK_SECONDS = 1.0
-SILENT_SECONDS = 0.75  # without an answer, after which an event loop counts as one that stands still
-GIVE_WAY_SECONDS = SILENT_SECONDS + LOOK_SECONDS  # within which callers that can't go on have given way
+SILENT_SECONDS = 0.75  # after so long without an answer, an event loop counts as standing still
+GIVE_WAY_SECONDS = SILENT_SECONDS + LOOK_SECONDS  # within this time, callers on such a loop have given way
 
 T = TypeVar("T")
 
@@ -22,20 +22,20 @@ class CallRecord:
     spec: LockSpec | None = None  # of an outermost acquire that is under way
     owners: list[bytes] = []  # the waiter, and every name under which it has asked for the lock
     hold: Hold | None = None  # of a nested acquire, or a release
-    count: int = 0  # what an interrupt must leave of that hold's levels
+    count: int = 0  # the levels that this hold must have after an interrupt
     completed: tuple[Hold | None, int] | None = None  # set once the work is done: the hold and the levels to give back
     gate: Any = None  # the gate that the call is at, inside or in line: an `Admission`
-    task: Any = None  # the task that awaits the call; None for a thread's
-    deferred_release: Any = None  # the background work that gives back in the place of this call
+    task: Any = None  # the task that awaits the call; None for a call of a thread
+    deferred_release: Any = None  # the background work that releases levels for this call
     suspended: list[None] | None = None  # of a task's call: see `claim`
     is_overtaken: bool = False  # another caller of the same owner has undone the call
 
     def claim(self) -> bool:
-        """Take the right to go on with a task's call that is suspended, or to undo it; only one caller gets it.
+        """Claim a suspended call of a task, to go on with it or to undo it; return whether this caller has got it.
 
-        The call's own task takes the right whenever it goes on, and gives it back before it awaits. If the task's event
-        loop stands still, another caller of the same owner may wait behind the call. That caller takes the right to
-        undo the call: Claim, then act.
+        The task claims its call whenever it goes on, and gives the claim back before it awaits. If the task's event
+        loop stands still, another caller of the same owner may wait behind the call. That caller has the call claimed
+        and undone: Claim, then act.
         """
         try:
             self.suspended.pop()  # type: ignore[union-attr]  # atomic
@@ -45,15 +45,15 @@ class CallRecord:
 
 
 class OvertakenError(Exception):
-    """Error of a call that another caller of its owner undid while its event loop stood still; the call begins anew."""
+    """Raised in a call that was undone for another caller, while its event loop stood still: it must begin anew."""
 
 
 class Enter(NamedTuple):
     """Effect of a call, beside those of `relock._core.effects`: enter the gate of the call's owner.
 
-    Such an owner may call several times at once: an ``owner=``, or a task. One call at a time takes or leaves a
-    level, and the others queue at the gate. The answer is a bool: whether the caller is in by `until`. If `until` is
-    over already, the caller comes in only where nobody else is inside. By then the `record` has the gate.
+    An ``owner=`` or a task may make several calls at once. One call at a time takes or leaves a level, and the others
+    queue at the gate. Answered with a bool: whether the caller is in by `until`. If `until` is over already, the caller
+    comes in only if no other one is inside. Then `record` names the gate.
     """
 
     record: CallRecord

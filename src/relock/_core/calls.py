@@ -1,12 +1,12 @@
 """Calls of users: to acquire, to nest, to release, and to take again after a condition's wait.
 
-Nothing on the way of an acquire or a release takes a lock of Python's: an interrupt may strike between any two
-instructions, also between taking a lock and the ``try`` that would let it go. What an interrupted call may have left
-is known to its `CallRecord`, from before the first byte is sent; see `relock._core.interrupts`.
+No acquire or release takes a lock of Python's. An interrupt may strike between any two instructions, also between
+taking such a lock and the ``try`` that would let it go. Before a call sends its first byte, it notes in its
+`CallRecord` what it may leave; `relock._core.interrupts` undoes an interrupted call from these notes.
 
-Each call is a flow (see `relock._core.effects`): it decides, and what waits is an effect that a driver carries out. The
-usual step is an `Exchange`. A thread that has a lone master, or the nodes of a Cluster, asks in the call itself, if
-nothing is in the way. The detour over the driver would add 1.7 % to the time of an acquire and its release.
+Each call is a flow (see `relock._core.effects`): it decides, and a driver carries out its effects. The usual effect is
+an `Exchange`. A thread with a lone master, or with the nodes of a Cluster, carries that out in the call itself, if
+nothing is in the way: the detour over the driver would add 1.7 % to the time of an acquire and its release.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ from relock._options import LockOptions
 from relock._owner import Owner, nested_task_of
 from relock._scripts import Prepared
 
-IN_LINE_SECONDS = 1.0  # for so long after a wait has begun, the next acquire is likely to wait as well
+IN_LINE_SECONDS = 1.0  # an acquire within this time after another caller began to wait is likely to wait as well
 
 
 AtOnce = Callable[[Prepared, LockKeys, bytes, float, float], Sequence[Answer] | None]
@@ -62,11 +62,11 @@ class Calls:
     Args:
         host: what the client's calls share.
         interrupted: undoes what an interrupted call has left.
-        hub: has the callers' names, and those of them that wait.
-        at_once: carries out an `Exchange` with these fields in the call, where nothing is in the way, and returns None
-            elsewhere; None leaves every exchange to the driver.
-        is_crowded: returns True if a request would have to wait for those of others, where the callers share their
-            connections; None where each request has one of its own, and delays nobody.
+        hub: makes the names of holds to come, and knows the callers that wait.
+        at_once: carries out an `Exchange` with these fields inside the call and returns the answers, or None if the
+            driver must carry it out. Without this function, the driver carries out every exchange.
+        is_crowded: returns True if a request would have to wait for other callers' requests on a shared connection;
+            None if each request has a connection of its own.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class Calls:
     ) -> CallFlow[Outcome | None]:
         """Take one more level for the caller: a nested one on its hold, or an outermost one with `count` levels.
 
-        Return None when the caller has the lock now, else what the last look found.
+        Return None if the caller has the lock now, else the outcome of the last look.
 
         Raises:
             LockLostError: the caller's hold was lost and it has not left every level yet.
-            RuntimeError: another task of the caller's event loop is inside.
+            RuntimeError: another task of the caller's event loop uses the thread's hold.
         """
         host = self._host
         key = (spec.keys.name, who.key)
@@ -114,7 +114,11 @@ class Calls:
         return outcome
 
     def _enter_gate(self, record: CallRecord, spec: LockSpec, key: HoldKey, until: float) -> CallFlow[bool]:
-        """Wait at the owner's gate, a moment at least if that owner has the lock; return whether the caller is in."""
+        """Wait at the owner's gate until `until`; return whether the caller is in.
+
+        If the owner already has the lock, wait long enough for the call inside to end or to give way: a nested acquire
+        must not fail for lack of time.
+        """
         host = self._host
         hold = host.holds.get(key)
         if hold is not None and hold.count > 0:
@@ -122,7 +126,7 @@ class Calls:
         return bool((yield Enter(record, key, until)))
 
     def _turned_away(self, spec: LockSpec, came_at: float) -> CallFlow[Outcome]:
-        """Return the outcome for a caller that another call of its own owner has kept out for too long."""
+        """Return the outcome for a caller whose time ended at the gate; ask the masters which owner has the lock."""
         host = self._host
         answers = yield from inspect_flows.look(spec, host.clock)
         info = inspect_flows.agree(spec.keys.name, answers)
@@ -141,7 +145,7 @@ class Calls:
         if count == 1 and host.may_be_handed:
             waiter += spec.templates.grant_suffix  # a releaser gives one level
         owners = [waiter]
-        record.owners, record.spec = owners, spec  # Note, then send
+        record.owners, record.spec = owners, spec  # Note, then send: from here on an interrupt undoes the attempt
         in_line = started_at < until and started_at - host.waited_at < IN_LINE_SECONDS
         if host.closed:
             host.check_open()
@@ -157,7 +161,7 @@ class Calls:
             ) or (yield Exchange(request, spec.keys, waiter, started_at, end, is_attempt_certain))
             first = started_at, answers
             outcome = judge_first(spec, first, host.clock(), until)
-            del answers  # this frame stays while thousands may sleep in the next ones
+            del answers  # this frame lives as long as the wait, and thousands of calls may wait
         if outcome is None:
             self._note_wait(first)
             jitter, propose = host.platform.chance, host.propose
@@ -167,7 +171,7 @@ class Calls:
             first = None  # as above
             outcome = yield from waiting
         if host.is_closing:
-            host.check_open()  # the grant can still be given back here; after `close` nothing could do it
+            host.check_open()  # raise now: until `close` is done, the undo can still give the grant back
         if outcome.__class__ is not Grant:
             return self._go_without(record, spec, started_at, outcome)
         hold = host.holds[spec.keys.name, who.key] = Hold(spec, owners[-1], who, outcome, count)
@@ -184,18 +188,18 @@ class Calls:
         return None
 
     def _note_wait(self, first: First | None) -> None:
-        """Note that a call is about to wait, as a first look was refused: for a second, other calls queue at once.
+        """Note that a call of an event loop is about to wait, because its first look was refused.
 
-        Perhaps none of them ever sleeps. One connection carries all requests, so the holder's release may come between
-        a first look and the place in the queue, which then is a grant.
+        For a second, other calls then ask for a place in the queue with their first request. `Session.begin_park` notes
+        this too, but may never be reached: if the holder's release comes first, the request for a place is granted.
         """
         if self._is_crowded is not None and first is not None:
             self._host.waited_at = max(self._host.waited_at, first[0])
 
     def _go_without(self, record: CallRecord, spec: LockSpec, came_at: float, outcome: Outcome) -> Outcome:
-        """Forget the wait of the caller that came at `came_at` and has given up; return the `outcome`."""
+        """Forget the waiter of a call that began at `came_at` and has given up; return the `outcome`."""
         self._hub.forget(record.owners[0])
-        record.spec = None  # the flow has left nothing; the error that may follow is no interrupt
+        record.spec = None  # the wait has cleaned up: an error that follows must undo nothing
         if isinstance(outcome, Refused):
             self._tell_refusal(spec, came_at)
         return outcome
@@ -203,9 +207,10 @@ class Calls:
     def _queue(
         self, spec: LockSpec, owners: list[bytes], started_at: float, until: float
     ) -> CallFlow[tuple[Grant | None, First | None, Sequence[Handed] | None]]:
-        """Ask a lone master for a place in its queue, and sleep there once: usually, until a releaser gives the lock.
+        """Ask a lone master for a place in its queue, and sleep once: usually until a releaser gives the lock.
 
-        Return the grant, what the first look has found, and what woke the caller; None for what it has not come to.
+        Return the grant, the answers to the request, and the grants that ended the sleep. Each is None if the call did
+        not get so far.
         """
         host, waiter = self._host, owners[0]
         if not (yield Listen(spec.keys, waiter, NEVER)):  # a message may come before the reply
@@ -218,7 +223,7 @@ class Calls:
         first, now = (started_at, answers), host.clock()
         park = judge_queued(spec.keys, waiter, answers, until, now)
         if park is None:
-            granted = judge_first(spec, first, now, FOREVER)  # no refusal ends here: the place must be given up
+            granted = judge_first(spec, first, now, FOREVER)  # after a refusal, `acquire` must give the place up
             return granted, first, None  # type: ignore[return-value]
         grants = yield park
         if len(grants) != 1:
@@ -231,7 +236,7 @@ class Calls:
         return granted, first, grants
 
     def _tell_refusal(self, spec: LockSpec, came_at: float) -> None:
-        """Tell that the caller which came at `came_at` has given up, because somebody else has the lock."""
+        """Report that a call which began at `came_at` has given up, because another owner has the lock."""
         host = self._host
         host.counters.refusals += 1
         if host.logs_events():
@@ -264,12 +269,13 @@ class Calls:
             hold.callbacks.append(options.on_lost)
 
     def _write_count(self, hold: Hold, count: int) -> CallFlow[bool]:
-        """Write the count to the masters; return whether all of them have it, or are just about to say so.
+        """Write the count to the masters; return False if the janitor must write it again.
 
-        What comes later is looked at then: a request to a master that had been silent for long may have been void.
+        If a quorum has written the count and another master is silent, a pending check looks at the late answer: the
+        request may have reached that master too late, and was void.
         """
         host = self._host
-        hold.wanted = count  # Note, then send: a janitor that is writing another count just now writes again
+        hold.wanted = count  # Note, then send: if the janitor is writing an older count now, it writes this one too
         longest = min(host.node_timeout, hold.spec.node_timeout)
         sent_at, request = host.clock(), release_flows.count_request(count)
         until = sent_at + longest
@@ -284,7 +290,7 @@ class Calls:
         if counting.is_awaited:
             is_left, until = partial(release_flows.may_be_uncounted, answers), host.clock() + host.node_timeout
             host.janitor.look_later(PendingCheck(is_left, answers, until, partial(Settle, hold)))
-        # A request that gives the hold to a master which lacks it may come later, and has another count.
+        # A late acquire or healing may still give the hold, with an older count, to a master that lacks the hold.
         return counting.is_written and not (NEVER in hold.lease_ends and host.clock() < hold.late_until)
 
     # Release --------------------------------------------------------------------------------------------------------
@@ -333,12 +339,12 @@ class Calls:
             raise
 
     def _end(self, hold: Hold) -> CallFlow[None]:
-        """End a hold whose last level is left: here and now, and then on the masters."""
+        """End a hold whose last level is left: first in the book, then on the masters."""
         host, keys = self._host, hold.keys
         host.holds.pop((keys.name, hold.key), None)
         if host.closed:
             hold.count = 0
-            host.undo(hold.keys, hold.owner, hold.token, hold.ttl, hold.undo_after)  # where it is just being closed
+            host.undo(hold.keys, hold.owner, hold.token, hold.ttl, hold.undo_after)  # works only during `close`
             return
         sent_at = host.clock()
         until = sent_at + host.node_timeout
@@ -355,7 +361,7 @@ class Calls:
             host.emit(Released(hold.keys.name, host.clock() - hold.granted_at))
 
     def _end_elsewhere(self, hold: Hold, answers: Sequence[Answer]) -> None:
-        """Do the rest of a release that not every master has confirmed.
+        """Finish a release that not every master has confirmed.
 
         Raises:
             LockLostError: the hold was lost before.
@@ -363,7 +369,7 @@ class Calls:
         host = self._host
         ending = release_flows.judge_end(hold, answers)
         if ending.is_lost:
-            host.holds[hold.keys.name, hold.key] = hold  # a lost hold stays in the book until its owner knows
+            host.holds[hold.keys.name, hold.key] = hold  # `lose` needs it there; `Lock.lost` reads it later
             host.lose(hold, FORGOTTEN)
             hold.count = 0
             raise lost_error(hold)
@@ -382,11 +388,13 @@ class Calls:
     # A condition's wait ---------------------------------------------------------------------------------------------
 
     def take_again(self, record: CallRecord, who: Owner, hold: Hold, count: int) -> CallFlow[Outcome | None]:
-        """Take `count` levels for the owner of `hold`, which a wait has given up; wait until the masters are back.
+        """Take `count` levels for the owner of `hold`, which a condition's wait has released.
 
-        The new hold has the options of the outermost level of `hold`, and what the other levels have asked for.
-        If `hold` was found lost, it is in the book again afterwards, with its levels, for its owner to be told.
-        Another hold stands in for it until these are left: what runs after the wait runs with the lock.
+        Neither the wait's timeout nor `patience` ends this: it goes on until a quorum answers and the lock is free.
+        The new hold has the options of the outermost level of `hold`, and its callbacks and ttl.
+
+        If `hold` was lost, it goes back into the book with its levels, so that its owner learns of the loss. Until the
+        owner has left these levels, another hold stands in for it: the code after the wait runs with the lock.
         """
         spec = evolve(hold.spec, patience=FOREVER)
         if hold.loss is None:
@@ -400,7 +408,7 @@ class Calls:
         return outcome
 
     def _restore(self, hold: Hold, before: Hold) -> CallFlow[None]:
-        """Give `hold` what nested levels, or `extend`, had added to the hold before: callbacks, and a longer ttl."""
+        """Give `hold` the callbacks and the longer ttl that nested levels, or `extend`, had added to hold `before`."""
         host = self._host
         hold.callbacks[:] = before.callbacks
         if before.ttl > hold.ttl:
@@ -410,18 +418,18 @@ class Calls:
 
     def lose_waited(self, hold: Hold, count: int, error: BaseException) -> None:
         """Report as lost the `count` levels of `hold` that a wait gave up and did not take again."""
-        hold.renew_at = FOREVER  # the masters have it no more
+        hold.renew_at = FOREVER  # the masters no longer have the hold
         self._book_waited(hold, count)
         self._host.lose(hold, f"a condition's wait gave it up, and did not take it again: {error!r}")
 
     def _book_waited(self, hold: Hold, count: int) -> None:
-        """Put a hold that has ended into the book again, with `count` levels for its owner to leave."""
+        """Put a hold that has ended back into the book, with `count` levels that its owner must leave."""
         hold.count = count
         self._host.holds[hold.keys.name, hold.key] = hold
 
 
 def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outcome | None:
-    """Return the outcome of a first look by `now`, if nothing is left to do: the lock is granted, or nobody may wait.
+    """Return the outcome of a first look if nothing is left to do: the lock is granted, or the caller has no time.
 
     Return None for every other outcome, and where the caller has until `until`: the wait goes on from there.
     """

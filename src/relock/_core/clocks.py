@@ -22,10 +22,11 @@ class ClockStep(NamedTuple):
 
     Attributes:
         seen_at: our time at which the reply that showed the step was read.
-        master: its number.
-        seconds: by so many they moved apart; above 0, the master's went ahead.
+        master: the master's number.
+        seconds: by how much the clocks moved apart; above 0 if the master's went ahead.
         shown_us: the master's clock in that reply.
-        after: our time before which the step did not happen: the last reply without it was asked for then.
+        after: our time before which the step did not happen: when the last request was sent whose reply did not show
+            the step.
     """
 
     seen_at: float
@@ -47,14 +48,13 @@ class Offset:
     and at most that time less our clock when the request was sent. Between replies, and while one is under way, the
     bounds widen by `drift_factor`, because the clocks may run at different rates.
 
-    Replies on two connections may be read in another order than that in which they were given. So where a reply that
-    was under way together with the last one does not agree with the bounds, the clock has stepped, but nobody knows
-    which way. Until the reply to the next request, which is newer than either, the bounds are those of both. Where that
-    reply comes so late that both may have become what it shows, the clock counts as gone ahead.
+    Replies on two connections may be read in another order than the master gave them. Say that a reply was under way
+    together with the last one, and does not agree with the bounds. Then the clock has stepped, but it is not known
+    which way. Until the reply to the next request, which is newer than both, the bounds cover both replies. If the new
+    reply takes so long that it agrees with both, the clock counts as gone ahead.
 
     Attributes:
-        look_by: our time until which a reply that would make neither bound tighter shows nothing new, and need not be
-            seen.
+        look_by: our time until which a reply that makes neither bound tighter may be skipped.
         stepped_at: our time at which a step was seen last. Replies to requests from before it may show the time from
             before the step, and say nothing of the bounds.
         stepped_after: our time before which that step did not happen.
@@ -67,7 +67,7 @@ class Offset:
     stepped_at: float = float("-inf")
     stepped_after: float = float("-inf")
     look_by: float = float("-inf")
-    _asked_at: float = float("-inf")  # the request of the last reply that counted was sent then
+    _asked_at: float = float("-inf")  # when the request was sent whose reply counted last
     _rivals: tuple[Bounds, Bounds] | None = None  # while a step is in doubt, one of the two is from before the step
 
     @property
@@ -81,10 +81,10 @@ class Offset:
         return self._rivals is not None
 
     def see(self, low: float, high: float, now: float) -> float:
-        """Narrow the bounds. Return by how many seconds the master's clock stepped, 0.0 if it did not.
+        """Narrow the bounds by those of a reply; return by how many seconds the master's clock stepped, or 0.0.
 
-        Bounds that don't overlap the old ones are a step, ahead (above 0) or back (below 0). The most that the step may
-        have been is returned, as soon as its direction is known.
+        Bounds that don't overlap the old ones show a step, ahead (above 0) or back (below 0). As soon as its direction
+        is known, return the largest step that is possible.
         """
         asked_at = now - (high - low)
         if asked_at < self.stepped_at:
@@ -95,8 +95,8 @@ class Offset:
         old_low, old_high = self.low - widened, self.high + widened
         if low > old_high + STEP_SECONDS or high < old_low - STEP_SECONDS or self._rivals is not None:
             return self._see_step(asked_at, low, high, now)
-        # Widen, then date: bounds that are too tight for their date promise too much. Another thread would see that for
-        # a moment, and all threads for good if an interrupt came between.
+        # Widen, then date: the old bounds with the new date would be too tight. Another thread might use them for a
+        # moment, and all threads from then on if an interrupt came between.
         self.low, self.high = old_low, old_high
         self.seen_at, self._asked_at = now, asked_at
         # Every reply of every master is seen here, and comparisons are faster than max() and min().
@@ -106,7 +106,7 @@ class Offset:
         return 0.0
 
     def _see_step(self, asked_at: float, low: float, high: float, now: float) -> float:
-        """Return the step that a reply shows, where it does not agree with the bounds or a step is in doubt."""
+        """Return the step that a reply shows, if the reply disagrees with the bounds or a step is in doubt."""
         if asked_at < self.stepped_at:  # Date, then change: the date is read again after the bounds
             return 0.0
         widened = self.drift_factor * (now - self.seen_at)
@@ -132,7 +132,7 @@ class Offset:
         return high - min(*lows, *highs) if went_ahead else low - max(*lows, *highs)
 
     def _begin_to_doubt(self, old: Bounds, new: Bounds, asked_at: float, now: float) -> None:
-        """Note that two replies that were under way together don't agree: nobody knows which of them came first."""
+        """Note that two replies that were under way together don't agree: it is unknown which was given first."""
         self.stepped_after = min(asked_at, self._asked_at)
         self.stepped_at = now
         self._rivals = old, new
@@ -140,9 +140,9 @@ class Offset:
         self.seen_at = now  # Widen, then date
 
     def shown_at(self, seconds: float, now: float) -> float:
-        """Return the earliest of our times at which the master's clock, which has shown `seconds`, may have done so.
+        """Return the earliest of our times at which the master's clock may have shown `seconds`.
 
-        Return `NOT_YET` where it can't have shown that by `now`: the clock stepped ahead.
+        Return `NOT_YET` if it can't have shown that by `now`: then the clock stepped ahead.
         """
         widened = self.drift_factor * (now - self.seen_at)  # a reader must read the date before the bound
         moment = seconds - self.high - widened
@@ -151,22 +151,22 @@ class Offset:
         return now if moment <= now + STEP_SECONDS else NOT_YET
 
     def not_after_us(self, until: float) -> int:
-        """Return our time `until` on the master's clock (us, of at most 16 digits), on the early side."""
+        """Return the earliest time (us, of at most 16 digits) that the master's clock may show at our time `until`."""
         ahead = until - self.seen_at
         earliest = until + self.low - (self.drift_factor * ahead if ahead > 0 else 0.0)
-        # Another thread may just have found a new server at the address, with an unknown clock: void at once.
+        # If another thread has just found a new server, with an unknown clock, return 0: the request is void.
         return min(int(earliest * 1e6), NOT_AFTER_US_MAX) if earliest > 0.0 else 0
 
     def earliest(self, when: float) -> float:
-        """Return the master's clock at our time `when`, on the early side."""
+        """Return the earliest time (s) that the master's clock may show at our time `when`."""
         ahead = when - self.seen_at
         return when + self.low - (self.drift_factor * ahead if ahead > 0 else 0.0)
 
 
 def propose(offsets: Iterable[Offset], now: float) -> int:
-    """Return a time (us, in 16 digits) that no master's clock will have reached when it acts on a request sent `now`.
+    """Return a time (us, in 16 digits) that probably no master's clock has reached when a request sent `now` arrives.
 
-    That is likely, and not sure. Return 0 where nothing is known of the clocks, or the time would not have 16 digits.
+    Return 0 if no clock is known, or the time would not have 16 digits.
     """
     ahead = 0.0
     for offset in offsets:

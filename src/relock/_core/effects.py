@@ -13,13 +13,13 @@ contract between the two.
   instead, the driver **undoes the flow's owner**: its hold and its place in the queue end, in the background and
   shielded from further interrupts, and the exception goes on. So a flow needs no clean-up clauses of its own for
   that case, and contains none.
-* A reply answers the request that it belongs to, however late it comes, and on whatever thread it is read; a later
-  request never gets it. Replies of several masters mean the same in any order.
+* A reply answers the request that it belongs to, however late it comes, and on whatever thread it is read. It never
+  answers a later request. The order in which several masters reply makes no difference.
 * Every wait has a timer: no effect lasts longer than its `until`, even if every master is silent. Only the opening of
   a connection to a lone master may add one node timeout; and an event loop that comes late adds at most as much as it
   is late, and no more than a node timeout.
-* What runs beside a flow (the watchdog, the janitor, a message for the hub) may run between any two of its steps.
-* What an effect opened (a waiter's registration) belongs to the driver, which closes it when the run ends.
+* The watchdog, the janitor, and messages for the hub may run between any two steps of a flow.
+* The driver owns what an effect has opened (a waiter's registration), and closes it when the run ends.
 * No callback of a user runs inside a flow.
 
 `tests/contract` holds each of these on every driver.
@@ -39,16 +39,16 @@ Reply = list[Any]
 
 @frozen
 class Failure:
-    """A master gave no reply that counts, and why.
+    """Failure of one master to give a reply that counts.
 
     Attributes:
-        master: its address, without a password.
+        master: the master's address, without a password.
         why: the reason, in words.
-        permanent: no patience mends it: a wrong password, a missing right.
-        sent: the script may have run, or may yet run until its not-after time.
+        permanent: patience does not help: a wrong password, a missing right.
+        sent: the script may have run, or may still run until its not-after time.
         awaited: a reply may still come.
-        no_time: this client had no time, or no free connection, to ask it in time: that says nothing of the master.
-        broken: the connection ended under the request: another one may do.
+        no_time: this client had no time, or no free connection, to ask in time: the master itself may be well.
+        broken: the connection ended during the request: the request may succeed on another one.
     """
 
     master: str
@@ -65,18 +65,18 @@ Answer = Sequence[Reply | Failure]
 
 
 class Ask(NamedTuple):
-    """Send these calls to all masters at once, and come back when the outcome is certain.
+    """Send these calls to all masters at once, and return the answers when the outcome is certain.
 
     Answered with a list of one `Answer` for each master, in their order, at the latest at `until`: a master that is
-    silent then is a `Failure`. Where `is_certain` is given, the answers of a quorum are enough as soon as it says so;
-    what comes later is written into the same list. Nothing is ever sent twice, but for a script that a master did not
-    know.
+    silent then is a `Failure`. With `is_certain`, the answers of a quorum are enough as soon as that function returns
+    True; later answers are written into the same list. Nothing is ever sent twice, except a script that a master did
+    not know.
 
-    Where `only` is given, only the masters with these numbers are asked, if they can be asked at once. For each other
-    master there is a `Failure`, and nothing was sent.
+    With `only`, only the masters with these numbers are asked, if they can be asked at once. For each other master
+    there is a `Failure`, and nothing was sent.
 
-    What `ends` something, or makes it sure, is sent also while the client is being closed; and a server that turns out
-    to be no master is then one more that does not answer. Else both are errors.
+    An Ask that `ends` something (a hold, a place, a doubt) is sent even while the client is being closed. If a server
+    turns out to be no master, it then counts as silent. For any other Ask, both raise an error.
     """
 
     calls: tuple[Call, ...]
@@ -89,8 +89,8 @@ class Ask(NamedTuple):
 class Exchange(NamedTuple):
     """Send one prepared request for `owner` to all masters: the usual step of a call.
 
-    Answered as an `Ask` of that one call is: with a list of one `Answer` for each master. Leases and time limits count
-    from `sent_at`, the moment of the effect.
+    Answered like an `Ask` of that one call: with a list of one `Answer` for each master. Leases and time limits count
+    from `sent_at`, the moment at which the flow makes the effect.
     """
 
     request: Prepared
@@ -104,7 +104,7 @@ class Exchange(NamedTuple):
 
     @property
     def calls(self) -> tuple[Call]:
-        """The call that the request is, for this owner, as an `Ask` has it."""
+        """The request for this owner, as the only call of an `Ask`."""
         return (self.request.call(self.keys, self.owner),)
 
 
@@ -121,15 +121,15 @@ class Listen(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """A releaser has given a waiter the lock on one master, which has told the waiter's client.
+    """Message of one master that a releaser has given a waiter of this client the lock there.
 
     Attributes:
-        master: its number.
+        master: the master's number.
         owner: the name of the hold, the same on all masters.
         token: the fencing token that this master proposes.
         granted_us: the master's clock at the grant.
-        lease: for how many seconds the master keeps it.
-        begins: the earliest of our times at which it may have been granted; minus infinity where that is not known.
+        lease: for how many seconds the master keeps the hold.
+        begins: the earliest of our times at which the hold may have been granted; minus infinity if not known.
     """
 
     master: int
@@ -143,10 +143,10 @@ class Handed(NamedTuple):
 class Park(NamedTuple):
     """Sleep until a quorum of the masters have woken `owner` or given it the lock, or until `until`.
 
-    Where fewer have, that is enough after a moment. Meanwhile the driver sends the heartbeat for `owner` with its
-    `ticket`, one of them as soon as the holder's lease ends at `lease_end`, for nobody publishes that. Answered with
-    a sequence of `Handed`: all that have come for this waiter, in any order, since it was registered; what a run that
-    ends has not made its own of these the driver gives back. A driver may wake for no reason.
+    If fewer have, the sleep ends a moment after the first. Meanwhile the driver sends heartbeats for `owner` with its
+    `ticket`, one of them at `lease_end`: no master publishes that the holder's lease has ended. Answered with a
+    sequence of `Handed`: all that have come for this waiter since it was registered, in any order. When the run ends,
+    the driver gives back those that the flow has not accepted. A driver may wake for no reason.
     """
 
     keys: LockKeys
@@ -157,7 +157,7 @@ class Park(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """`owner` waits no more: no heartbeat is sent for it from now on, and one that is under way is made good."""
+    """Stop heartbeats for `owner`, which no longer waits; if one that is under way recreates its place, undo that."""
 
     owner: bytes
 
@@ -172,7 +172,7 @@ class Undo(NamedTuple):
         answers: the answers to an attempt that only silent masters may have granted. If they show by `until` that none
             did, and that the owner's waiter got no place since `ended_us`, no undo is sent.
         keeps_place: the owner's waiter goes on waiting: it keeps its place, or gets it back with its `ticket`.
-        ended_us: when each master, by its own clock, has ended what it had of the waiter; None stands for now.
+        ended_us: the time on each master's clock at which it ended the waiter's hold and place; None stands for now.
     """
 
     keys: LockKeys

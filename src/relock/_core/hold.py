@@ -1,7 +1,7 @@
 """State of one hold, as this client knows it: no I/O, and the time is passed in.
 
-Safety rests on `Hold.deadline` alone: it is data, compared with the clock at every use. A watchdog that sleeps too
-long costs a hold, never exclusion.
+Safety rests on `Hold.deadline` alone, a number that every use compares with the clock. If the watchdog sleeps too long,
+the hold is lost, but no other owner enters while this one still counts as valid.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ STALLED = "its event loop stands still, for longer than stall_limit"
 MAX_HOLD = "max_hold is over, and with it the last lease"
 OWNER_ENDED = "its owner ended without releasing it"
 
-HANDED_SETTLE_SECONDS = 0.5  # most holds that a releaser gave end sooner, and need no full lease
+HANDED_SETTLE_SECONDS = 0.5  # age at which a hold that a releaser gave asks for its full lease; most end sooner
 RENEW_PART = 3  # a lease is renewed after a third of its length
 RETRY_PART = 10  # a renewal that failed is repeated after a tenth of the lease
 AHEAD_PART = 30  # a renewal that is due within a thirtieth of the lease joins an earlier batch
@@ -32,29 +32,29 @@ class Hold:
     """Hold of one owner, from its grant to its end.
 
     Attributes:
-        owner: its name on the masters, ``<client>:<uuid>``.
-        key: the caller that may use it, in this process.
-        liveness: the owner, a thread or a task, or None where ``owner=`` names the owner.
+        owner: the hold's name on the masters, ``<client>:<uuid>``.
+        key: the caller in this process that may use the hold.
+        liveness: a weak reference to the owner, a thread or a task; None if ``owner=`` names the owner.
         ttl: seconds; later renewals ask for this lease.
         leased: the last lease (s) that a quorum confirmed, if a longer one was asked for since; None: that is the ttl.
         settled: a quorum of masters gave the token, so the release need not write it to the others.
         lease_ends: until when each master surely keeps the lease.
-        deadline: D, until when a quorum of them does.
-        ending: the request that ends it, prepared but for the owner.
+        deadline: D, until when a quorum of the masters surely keeps the lease.
+        ending: the request that ends the hold, prepared but for the owner.
         answers: what each master has answered to the acquire so far.
-        loss_hooks: callbacks of bodies that a loss cancels; they are told of it at once, and do not wait.
+        loss_hooks: callbacks that cancel code under the lock; a loss calls them at once, and they must not wait.
         count: the hold count.
-        wanted: the hold count that the masters must have; the next one as soon as its owner begins to write it.
-        renew_at: when the watchdog must renew it; infinity for never (again).
+        wanted: the hold count that the masters must have: the next count as soon as the owner begins to write it.
+        renew_at: when the watchdog must renew the hold; infinity for never (again).
         renew_until: when ``max_hold`` is over.
         late_until: until when a request that gives the hold (back) to a master may still arrive there.
         healing_pending: True if a request that gives a master the hold (again) is under way, or was not answered.
-        counts_until: until when a count that is not its own any more may still arrive at a master.
-        settling: True while its count is written to the masters again, in the background.
-        is_stalled: True while its owner's event loop stands still for too long; the hold is not renewed then.
-        is_short: True if a releaser gave it with a short lease, and no quorum has confirmed more.
-        takes_turns: True if its owner may have several calls under way, which take turns at a gate.
-        entered_by: the task of the owner thread's event loop that is inside; None where that does not count.
+        counts_until: until when an older hold count may still arrive at a master.
+        settling: True while the janitor writes the count to the masters again.
+        is_stalled: True while the owner's event loop stands still for too long; the hold is not renewed then.
+        is_short: True if a releaser gave the hold with a short lease, and no quorum has confirmed more.
+        takes_turns: True if the owner may have several calls under way, which take turns at a gate.
+        entered_by: the task that uses the hold, if the owner is a thread that runs an event loop; else None.
         loss: the `Loss`, set once, when the hold is lost.
     """
 
@@ -110,7 +110,7 @@ class Hold:
         self.token, self.deadline, self.lease_ends, self.settled, self.answers, begins, self.is_short, repeated = grant
         self.healing_pending = repeated
         self.count = self.wanted = count
-        # The hold was not granted before this moment: the request was sent then, or no releaser gave the hold earlier.
+        # The hold was not granted before this moment: that of the request, or the earliest of a releaser's grant.
         self.granted_at = granted_at = grant.end - spec.validity if begins is None else begins
         self.renew = options.renew
         self.renew_at = granted_at + spec.ttl / RENEW_PART if options.renew else FOREVER
@@ -159,7 +159,7 @@ class Hold:
 
     @property
     def ahead(self) -> float:
-        """Seconds by which a renewal may come early, to join that of another hold; 0 for a hold with a short lease."""
+        """Seconds by which a renewal may come early, to join a batch; 0 for a hold with a short lease."""
         return 0.0 if self.is_short else self.lease / AHEAD_PART
 
     @property
@@ -172,7 +172,7 @@ class Hold:
     def ask_for(self, ttl: float) -> None:
         """Have later renewals ask for a lease of `ttl` seconds, if that is longer than before.
 
-        Until a quorum has confirmed it, renewals come as often as the lease before needs: else the hold might end.
+        Until a quorum has confirmed the longer lease, renewals come as often as the present one needs.
         """
         if ttl > self.ttl:
             before, self.ttl = self.ttl, ttl
@@ -198,8 +198,8 @@ class Hold:
         return EXPIRED if self.renew or self.is_short else NOT_RENEWED
 
     def lose(self, reason: str, now: float) -> Loss | None:
-        """Mark the hold as lost. Return the loss to the first caller only, so that it is told once."""
-        if self.loss is None:  # Act, then tell: after an interrupt between the two, the next caller tells
+        """Mark the hold as lost. Return the loss to the first caller only, so that it is reported once."""
+        if self.loss is None:  # Act, then tell: after an interrupt between the two, the next caller reports it
             owner = self.owner.decode()
             self.loss = Loss(self.keys.name, owner, self.token, self.count, reason, now - self.granted_at)
         self.renew_at = FOREVER
@@ -226,8 +226,8 @@ class Hold:
     ) -> bool:
         """Count the answers to a renewal for `ttl` seconds (None: the hold's), whose leases last until `end`.
 
-        Return whether a quorum confirmed it. A reply that is processed after the old deadline counts for nothing: the
-        hold is lost by then, and stays so.
+        Return whether a quorum confirmed the renewal. After the old deadline no reply counts any more: the hold is lost
+        by then, and stays so.
         """
         self._count_late_grants()
         is_in_time = now < deadline_of(self.lease_ends, self.quorum)
@@ -245,13 +245,13 @@ class Hold:
         return False
 
     def retry_renewal(self, now: float) -> None:
-        """Have the next renewal come sooner than it would have, because the last one failed."""
+        """Have the next renewal come sooner, because the last one failed."""
         self.renew_at = now + self.lease / RETRY_PART if self.renew or self.is_short else FOREVER
 
     def drop_absent(self, answers: Sequence[Reply | Failure]) -> None:
-        """Stop counting the masters that say the hold is not there; silence changes nothing.
+        """Stop counting the masters whose answer is *absent*; a silent master still counts.
 
-        A master that has counted or extended the hold has granted it, even if nobody has read that grant yet.
+        A master that answers *counted* or *extended* has granted the hold, even if that grant was not read yet.
         """
         self._count_late_grants()
         for i, answer in enumerate(answers):
@@ -262,7 +262,7 @@ class Hold:
         self._set_deadline()
 
     def _count_late_grants(self) -> None:
-        """Count the grants that came after a quorum had been enough, each once: they are as good as the others."""
+        """Count each grant that came after the acquire had returned with a quorum: a late one is as good as others."""
         if not self._awaited:
             return
         for i in list(self._awaited):
@@ -289,10 +289,10 @@ class Hold:
         return count
 
     def _lengthen(self, master: int, end: float, known: ClockStep | None) -> None:
-        """Note that `master` keeps the lease until `end`, judged by the last step of its clock that was `known`.
+        """Note that `master` keeps the lease until `end`, which takes account of the clock step `known`.
 
-        Mark, then look: another thread may see a step just now. That thread shortens this end, or the step is seen
-        here; if both, the end is earlier than it need be.
+        Mark, then look: another thread may note a newer step just now. Either that thread shortens this end, or the
+        step is seen here; if both happen, the end is earlier than it need be.
         """
         self.lease_ends[master] = max(self.lease_ends[master], end)
         step = self._clock_steps.get(master)
@@ -300,14 +300,14 @@ class Hold:
             self.lease_ends[master] -= step.seconds
 
     def _set_deadline(self) -> None:
-        """Work the deadline out again. Mark, then look: of two threads that do so, the last sees what both changed."""
+        """Compute the deadline anew. Mark, then look: of two threads that do so, the last sees what both changed."""
         ends: list[float] = []
         while ends != self.lease_ends:
             ends = self.lease_ends.copy()
             self.deadline = deadline_of(ends, self.quorum)
 
     def count_healing(self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float) -> None:
-        """Count the leases of the masters that were given the hold again, if the deadline has not passed."""
+        """Count the leases of the masters that healing gave the hold to, if the deadline has not passed."""
         self._healed_on = self._healed_on.union([i for i, one in enumerate(answers) if is_status(one, b"healed")])
         if now >= self.deadline:
             return
@@ -316,25 +316,24 @@ class Hold:
 
     @property
     def undo_after(self) -> float:
-        """Time after which one undo is enough: no request that gives the hold to a master can arrive.
+        """Time after which a single undo is enough: no request that gives the hold to a master can arrive any more.
 
-        That is at once where the hold was asked for once, and each master has answered, or was not asked.
+        `NEVER` (at once) if the hold was asked for only once, and each master has answered or was not asked.
         """
         is_waiters = waiter_name(self.owner) != self.owner
         may_arrive = any(isinstance(answer[0], Failure) and answer[0].sent for answer in self.answers)
         return self.late_until if self.healing_pending or is_waiters or may_arrive else NEVER
 
     def may_be_left(self, released: Sequence[Answer]) -> bool:
-        """Return whether a master may still have the hold, or get it yet, by the answers `released` to its release.
+        """Return whether a master may still have the hold, or get it later, by the answers `released` to its release.
 
         * A master that confirmed the release no longer has the hold.
-        * A master that says *absent* may still get it, unless the request that gives it the hold is known to have
-          failed.
+        * A master that says *absent* may still get the hold, unless the acquire is known to have failed there.
         * A master that was silent at first, and then gave the waiter a place in the queue, may have done so after the
           release. A master without a vote gives a waiter with a ticket its place, too.
-        * A master that did not hear of the release keeps what it has: a place from an earlier request, or the hold, if
-          by healing. An *absent* from before the healing may be read after it, so `ends` does not tell.
-        * A healing that is under way may arrive after either.
+        * A master that did not receive the release keeps what it has: a place from an earlier request, or the hold, if
+          by healing. `lease_ends` does not show a healing for sure: an *absent* from before it may be read after it.
+        * A healing that is under way may arrive after any of these.
         """
         if self.healing_pending:
             return True
@@ -352,7 +351,7 @@ class Hold:
         return False
 
     def shift(self, step: ClockStep) -> None:
-        """Note that a master's clock went ahead at once: its lease ends earlier by the `step`."""
+        """Note that a master's clock stepped ahead: its lease ends earlier by the `step`."""
         self._count_late_grants()
         # Mark, then look: `_lengthen` looks for the mark after it has written the end.
         self._clock_steps[step.master] = step
@@ -361,8 +360,8 @@ class Hold:
 
 
 def _is_of_now(step: ClockStep | None, answer: Any, sent_at: float) -> bool:
-    """Return whether a lease that a master confirmed has its full length: no later `step` of its clock has cut it.
+    """Return whether a lease that a master confirmed has its full length: the `step` of its clock came before it.
 
-    A request from before the step was seen may have been answered before the step, and read by another thread.
+    A request that was sent before the step was seen may have been answered before the step.
     """
     return step is None or sent_at > step.seen_at or answer[1] >= step.shown_us

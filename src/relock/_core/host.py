@@ -1,6 +1,6 @@
-"""Host of calls: what the calls of one client share, and what follows from the end of a hold. No I/O, no threads.
+"""Host of calls: what the calls of one client share, and the consequences of a lost hold. No I/O, no threads.
 
-The session is the host of its client's calls. A test may be another one, with parts of its own.
+The session is the host of its client's calls. Tests have a host of their own.
 """
 
 from abc import ABC, abstractmethod
@@ -36,13 +36,13 @@ class Counters:
 
 
 class TaskQueue(Protocol):
-    """Janitor, as calls see it: it does in the background what must not keep a caller."""
+    """Janitor, as calls see it: does work in the background that must not delay a caller."""
 
     def hand(self, task: Task) -> None:
         """Take on a task; return at once."""
 
     def look_later(self, check: PendingCheck) -> None:
-        """Have `check` looked at when all answers should have come; return at once."""
+        """Have the janitor make the `check` when all answers should have come; return at once."""
 
 
 class HoldWatcher(Protocol):
@@ -56,14 +56,14 @@ class Waiters(Protocol):
     """Hubs of the client, as calls see them."""
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
-        """Note that `owner` waits no more; `served` is its hold, if it has had its turn."""
+        """Note that the waiter `owner` no longer waits; `served` is the hold that it got, if any."""
 
 
 class WaiterRegister(Waiters, Protocol):
-    """Hub, as calls see it: who waits.
+    """Hub, as calls see it: the callers that wait.
 
     Attributes:
-        names: the names of the holds to come.
+        names: yields a new ``<client>:<uuid>`` for each hold to come.
     """
 
     names: Iterator[bytes]
@@ -73,10 +73,10 @@ class WaiterRegister(Waiters, Protocol):
         """Names of the waiters."""
 
     def new_name(self, owner: str) -> bytes:
-        """Return ``<client>:<owner>.<uuid>``, which names one hold of an ``owner=`` and never another one."""
+        """Return a new ``<client>:<owner>.<uuid>``, the name of one hold of an ``owner=``."""
 
     def turns_missed(self, owner: bytes) -> int:
-        """Return how often the waiter `owner` was told, and did not look for as long as a turn lasts."""
+        """Return how many turns the waiter `owner` has missed: it was told, and did not look within a turn."""
 
 
 class TokenQueue(Protocol):
@@ -104,20 +104,20 @@ class CallGates(Protocol):
         """Yield for how long to wait for a token in `tokens`, again and again; return whether `caller` is in."""
 
     def leave(self, record: CallRecord) -> None:
-        """Take the call of `record` from its gate, and let the next caller in."""
+        """Take the call of `record` away from its gate, and let the next caller in."""
 
 
 class CallerInfo(Protocol):
-    """Platform, as calls see it: facts about the caller of the moment, and chance."""
+    """Platform, as calls see it: facts about the running caller, and random numbers."""
 
     def current(self) -> object:
-        """Return the caller itself, as gates tell callers apart."""
+        """Return the calling thread, by which gates tell callers apart."""
 
     def loop(self) -> object | None:
         """Return the event loop that runs the caller, or None."""
 
     def task(self) -> object | None:
-        """Return what that loop runs; None where there is none."""
+        """Return the task or callback that this loop runs; None outside a loop."""
 
     def chance(self) -> float:
         """Draw a number from 0 to 1."""
@@ -127,12 +127,12 @@ class Host(ABC):
     """Host of the calls of one client.
 
     Attributes:
-        closed: True once no call may wait or ask for anything.
-        is_closing: True while the client is being closed, but what is handed to the janitor is still done.
-        logs_events: returns whether anybody wants to hear of ordinary events.
+        closed: True once calls may neither wait nor ask for anything.
+        is_closing: True while the client is being closed, and the janitor still takes on and does tasks.
+        logs_events: returns whether a callback or the log receives ordinary events.
         may_be_handed: whether releasers may give a lock to a waiter of this client.
-        steps: what was seen of the masters' clocks.
-        waited_at: our time at which a caller last began to wait.
+        steps: the latest steps of masters' clocks.
+        waited_at: our time at which a caller last began to wait, or was about to.
     """
 
     clock: Clock
@@ -163,11 +163,11 @@ class Host(ABC):
 
     @abstractmethod
     def tell_loss(self, hold: Hold, loss: Loss) -> None:
-        """Have the callbacks that hear of a loss called, in the background."""
+        """Have the ``on_lost`` callbacks called, in the background."""
 
     @abstractmethod
     def offsets(self) -> Sequence[Offset]:
-        """Return what is known of each master's clock."""
+        """Return the bounds that are known of each master's clock."""
 
     @abstractmethod
     def is_down(self, master: int) -> bool:
@@ -194,7 +194,7 @@ class Host(ABC):
         raise lost_error(hold)
 
     def lose(self, hold: Hold, reason: str) -> None:
-        """End a hold that is over. The first to find that tells the locks' callbacks, the client's, and the log."""
+        """End a hold that is over. Only the first call for a hold reports the loss, to the callbacks and the log."""
         if not self.holds.has(hold):
             return
         now = self.clock()
@@ -204,7 +204,7 @@ class Host(ABC):
         self.counters.losses += 1
         for tell in hold.loss_hooks.copy():
             tell(loss)
-        # Act, then tell. Also where the masters have forgotten it: a minority may have it still, or get it yet.
+        # Act, then tell. The undo is needed even for FORGOTTEN: a minority may have the hold, or get it late.
         self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(now, hold.late_until))
         self.tell_loss(hold, loss)
         self.emit(Lost(loss.lock, reason))
@@ -225,7 +225,7 @@ class Host(ABC):
         return self.undo_task(hold.keys, hold.owner, hold.token, hold.ttl, hold.undo_after)
 
     def undo_attempt(self, undo: Undo) -> None:
-        """Have the janitor carry out what a flow asks to be undone."""
+        """Have the janitor carry out the `Undo` of a flow: at once, or once late answers show that it is needed."""
         if not self.closed or self.is_closing:
             answers = undo.answers
             task = self.undo_task(undo.keys, undo.owner, 0, undo.ttl, undo.until)
@@ -239,7 +239,7 @@ class Host(ABC):
                 self.janitor.look_later(PendingCheck(is_left, answers, undo.until, lambda: task))
 
     def _is_left(self, answers: Sequence[Answer], since_us: Sequence[float], *, keeps_place: bool) -> bool:
-        """Return whether a master may keep what nobody wants; once the client is closed, no waiter stays."""
+        """Return whether a master may keep an unwanted hold or place; once the client is closed, no place is kept."""
         return may_be_granted(answers) if keeps_place and not self.closed else may_keep_anything(answers, since_us)
 
     def _masters_clocks(self) -> list[float]:
@@ -248,13 +248,13 @@ class Host(ABC):
         return [offset.earliest(now) * 1e6 for offset in self.offsets()]
 
     def settle(self, hold: Hold) -> None:
-        """Have the janitor write the count until every master has it, and no other count can arrive late any more."""
+        """Have the janitor write the count until every master has it and no older count can arrive any more."""
         hold.counts_until = self.clock() + self.node_timeout
         if not hold.settling:
             hold.settling = True
             self.janitor.hand(Settle(hold))
 
     def heal(self, holds: tuple[Hold, ...]) -> None:
-        """Give holds that a quorum has just confirmed to the masters that do not have them, in the background."""
+        """Have the janitor give `holds`, which a quorum has just confirmed, to the masters that lack them."""
         if holds:
             self.janitor.hand(Heal(holds, self.clock() + HEAL_SECONDS))

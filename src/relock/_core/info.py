@@ -14,8 +14,8 @@ class ServerInfo(NamedTuple):
         mode: ``standalone``, ``cluster`` or ``sentinel``.
         product: ``Redis`` or ``Valkey``.
         version: of that product.
-        policy: what it does where there is no memory left.
-        replicas: how many follow it.
+        policy: ``maxmemory_policy``: what the server does when its memory is full.
+        replicas: how many replicas it has.
     """
 
     run_id: str
@@ -29,7 +29,7 @@ class ServerInfo(NamedTuple):
 
     @property
     def incarnation(self) -> str:
-        """Name of the process and its data set. A server that may have forgotten leases has another one than before."""
+        """Name of the process and its data set, which changes if the server may have forgotten leases."""
         return f"{self.run_id}:{self.replication_id}"
 
     @property
@@ -65,10 +65,10 @@ def read_info(text: bytes) -> ServerInfo:
 
 
 def shared_servers(masters: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Return the addresses that lead to one server, for each server that has several: it would have as many votes.
+    """Return, for each server with several addresses, these addresses: such a server would have several votes.
 
     Args:
-        masters: the address of each, and what tells its server from another; empty where that is not known.
+        masters: the address of each master, and an id of its server; an empty id if the server is not known.
     """
     by_server: dict[str, list[str]] = {}
     for address, server in masters:

@@ -1,7 +1,7 @@
-"""Undoing a call that an exception has struck between any two of its instructions.
+"""Undoing a call that an exception has cut off between any two of its instructions.
 
-Before the first byte was sent, the call has noted in its `CallRecord` what it may leave. The functions here end that in
-the background, or give it back to the caller's hold.
+Before the call sent its first byte, it noted in its `CallRecord` what it may leave. The functions here end that hold
+or place in the background, or restore the count of the caller's hold.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,10 @@ from relock._owner import Owner
 
 
 class _DeferredRelease:
-    """Wait at a gate in the place of a call that has ended; in its turn it gives back that call's levels.
+    """Wait at the gate for a call that has ended, then release its levels.
 
-    A caller that leaves the gate wakes it as any other. Then the janitor looks, so that no caller is kept.
+    A caller that leaves the gate wakes this wait like any other. The janitor's thread then looks and releases, so that
+    no caller is delayed.
     """
 
     def __init__(
@@ -44,14 +45,14 @@ class _DeferredRelease:
         if not self._is_done:
             self._is_done = True
             self._do(self._record)
-        self._open_ones.discard(self)  # also where it was done before: a later clean-up may have begun again
+        self._open_ones.discard(self)  # a clean-up that came later may have added this release a second time
 
 
 class Interrupted:
-    """Undoing of what interrupted calls of one client have left.
+    """Undo of the interrupted calls of one client.
 
     Args:
-        may_wait: the callers may wait at a gate while they clean up.
+        may_wait: True if a caller that cleans up may wait at a gate: a thread may, a task may not.
     """
 
     def __init__(self, host: Host, *, may_wait: bool) -> None:
@@ -62,8 +63,8 @@ class Interrupted:
     def undo_acquire(self, record: CallRecord) -> None:
         """End in the background what the interrupted call of `record` may have left.
 
-        After an error of the call's own, this finds nothing to do. The owner's other calls are let in only at the end,
-        because what they do with the hold must stay.
+        A call that ended with an error of its own has left nothing, so then there is nothing to do. The gate is left
+        last: the undo restores the old count, and so would overwrite the levels that another call took meanwhile.
         """
         if record.completed is not None:
             record.spec = record.hold = None
@@ -72,12 +73,12 @@ class Interrupted:
                 record.completed = None  # already noted: noting it twice would release one level too many
         self._take_back(record)
         record.completed = None, 0
-        self._host.gates.leave(record)  # also where the call has not come in yet
+        self._host.gates.leave(record)  # also if the call was still in line
 
     def undo_acquire_again(self, record: CallRecord) -> None:
-        """Do the rest of `undo_acquire`, which another exception may have cut off, and leave the gate in any case.
+        """Finish an `undo_acquire` that another exception may have cut off, and leave the gate in any case.
 
-        Each door calls this where an exception leaves the door. Nothing is done twice.
+        Each door calls this when an exception leaves the door. Nothing is undone twice.
         """
         try:
             self.undo_acquire(record)
@@ -85,7 +86,7 @@ class Interrupted:
             self._host.gates.leave(record)
 
     def fail(self, record: CallRecord) -> None:
-        """Let in other calls of the owner: this call ends with an error of its own, and leaves nothing."""
+        """Leave the gate after an error of the call's own, which needs no undo."""
         record.completed = None, 0
         self._host.gates.leave(record)
 
@@ -93,7 +94,7 @@ class Interrupted:
         host = self._host
         hold, spec = record.hold, record.spec
         if spec is not None:
-            owners = record.owners[:1] + record.owners[1:][-2:]  # the names between have left nothing
+            owners = record.owners[:1] + record.owners[1:][-2:]  # the flow has given back the names between these
             host.hubs.forget(owners[0])
             host.holds.forget(spec.keys.name, owners)
             for owner in owners:
@@ -101,7 +102,7 @@ class Interrupted:
         elif hold is not None:
             hold.count = hold.wanted = record.count
             if record.count:
-                hold.settling = False  # the interrupt may have kept the janitor from hearing of it; twice does no harm
+                hold.settling = False  # `settle` may have been cut off before it told the janitor; twice does no harm
                 host.settle(hold)
             elif hold.loss is None:
                 host.holds.pop((hold.keys.name, hold.key), None)
@@ -110,9 +111,9 @@ class Interrupted:
                 self.end_stand_in(hold)
 
     def _give_back(self, record: CallRecord, hold: Hold | None, levels: int) -> None:
-        """Note in `record` that `levels` of `hold` (0: all) must be given back, or have a deferred release do so.
+        """Note in `record` that `levels` of `hold` (0: all) must be given back; if the gate is taken, do that later.
 
-        The owner's other calls are kept out meanwhile, because they may change the levels.
+        This call must be alone at the gate, because other calls of the owner change the levels.
         """
         if hold is None:
             return
@@ -122,7 +123,7 @@ class Interrupted:
             self._note(record, hold, levels)
 
     def _come_in(self, record: CallRecord, hold: Hold) -> bool:
-        """Keep out the owner's other calls; return False where the caller can't wait for that (any longer)."""
+        """Enter the gate, to keep out the owner's other calls; return False if the caller can't wait (any longer)."""
         host, key = self._host, (hold.keys.name, hold.key)
         host.gates.leave(record)  # the interrupt may have struck inside the gate
         if self._may_wait and host.platform.loop() is None:
@@ -132,7 +133,7 @@ class Interrupted:
     def _note(self, record: CallRecord, hold: Hold, levels: int) -> None:
         if self._host.holds.get((hold.keys.name, hold.key)) is hold and hold.count > 0:
             record.count = max(0, hold.count - levels) if levels else 0
-            record.hold = hold  # last: a record with the hold has the count
+            record.hold = hold  # last: `_take_back` trusts the count of a record that names a hold
 
     def _give_back_later(self, record: CallRecord, hold: Hold, levels: int) -> None:
         def do(own: CallRecord) -> None:
@@ -140,30 +141,30 @@ class Interrupted:
             self._take_back(own)
             self._host.gates.leave(own)
 
-        if record.deferred_release is None:  # an interrupt of this clean-up finds the release, or none was begun
+        if record.deferred_release is None:  # else an earlier clean-up, itself interrupted, has made the release
             record.deferred_release = _DeferredRelease(self._host, hold, do, self._deferred_releases)
         deferred = record.deferred_release
-        self._deferred_releases.add(deferred)  # a place in line is known by a weak reference
+        self._deferred_releases.add(deferred)  # the gate refers to it only weakly
         deferred.put()
 
     def undo_release(self, record: CallRecord, name: str, who: Owner, levels: int) -> None:
-        """Have the background give back what an interrupted release should have given back.
+        """Have the background do what an interrupted release did not do.
 
-        A caller that leaves a ``with`` block by an interrupt in its last step no longer holds the lock.
+        Even if an interrupt strikes in the last step of a ``with`` block, the caller no longer holds the lock.
         """
         if record.hold is None and record.completed is None:
             record.completed = self._host.holds.get((name, who.key)), levels
         self.undo_acquire(record)
 
     def undo_release_again(self, record: CallRecord, name: str, who: Owner, levels: int) -> None:
-        """Do the rest of `undo_release`, which another exception may have cut off, and leave the gate in any case."""
+        """Finish an `undo_release` that another exception may have cut off, and leave the gate in any case."""
         try:
             self.undo_release(record, name, who, levels)
         finally:
             self._host.gates.leave(record)
 
     def end_stand_in(self, hold: Hold) -> None:
-        """End in the background the hold that a wait has taken in the place of a lost one, whose levels are left."""
+        """End in the background the hold that stood in for the lost `hold`, whose last level is left."""
         host = self._host
         other = host.holds.pop((hold.keys.name, stand_in(hold)), None)
         if other is not None and other.loss is None:

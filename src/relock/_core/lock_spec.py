@@ -1,4 +1,4 @@
-"""Requests of one lock to the masters, worked out once from its options."""
+"""Requests of one lock to the masters, computed once from its options."""
 
 import math
 from typing import NamedTuple
@@ -11,26 +11,26 @@ from relock._keys import LockKeys
 from relock._options import ClientOptions, LockOptions
 from relock._scripts import Prepared, load, load_all
 
-HANDED_LEASE_SECONDS = 3.0  # what a releaser may give: so much is lost where the message is
-ALIVE_MS = 7_000  # a waiter counts as alive for so long after a heartbeat
+HANDED_LEASE_SECONDS = 3.0  # the longest lease that a releaser may give; a lost message blocks the lock for so long
+ALIVE_MS = 7_000  # a waiter counts as alive for this long after a heartbeat
 QUEUE_MS = 30_000  # the rest of a queue without living waiters ends after this time
-TOKEN_SPARE_MS = 1_000  # by so much a master remembers a token longer than the lease; `lua/_lib/spare.lua` says so, too
-TICKET_AT_ONCE = 0  # a lone master gives a ticket, and that is agreed
-TICKET_PROPOSAL = -1  # one of several proposes one, and writes nothing; -T: it writes that or T, whichever is larger
+TOKEN_SPARE_MS = 1_000  # a master remembers a token for this much longer than the lease; as in `lua/_lib/spare.lua`
+TICKET_AT_ONCE = 0  # a lone master gives a ticket, which is agreed at once
+TICKET_PROPOSAL = -1  # one of several masters proposes a ticket, unwritten; -T: it writes its own or T, the larger
 
 
 class CallTemplates(NamedTuple):
     """Arguments of a lock's requests, the same for all locks with the same options.
 
     Attributes:
-        fair: a newcomer goes behind the queue.
-        hand: a release gives the lock to the first waiter; else it only wakes it.
-        grant_suffix: the end of its waiters' names: the lease that a releaser may give them, if any.
-        taking: the script that takes the lock for one level, prepared but for the owner and the proposed token.
-        acquire: the same without such a token, prepared but for the owner.
-        enqueue: the script that takes it or a place in the queue of a lone master, for one level, prepared likewise.
-        release: the script that ends a hold whose token a quorum gave, prepared likewise.
-        extend: the script that renews a hold, prepared likewise.
+        fair: 1 if a newcomer goes behind the queue, else 0.
+        hand: 1 if a release gives the lock to the first waiter, 0 if it only wakes that waiter.
+        grant_suffix: the end of the waiters' names: the lease that a releaser may give them; empty for none.
+        taking: the request that takes the lock for one level, prepared but for the owner and a proposed token.
+        acquire: the same without a proposed token, prepared but for the owner.
+        enqueue: the request that takes the lock, or a place in a lone master's queue, for one level, prepared likewise.
+        release: the request that ends a hold whose token a quorum gave, prepared likewise.
+        extend: the request that renews a hold, prepared likewise.
     """
 
     lease_ms: bytes
@@ -49,7 +49,7 @@ class CallTemplates(NamedTuple):
         return self.taking.completed(proposal) if proposal else self.acquire
 
     def release_with(self, fence: int, ttl: float) -> Prepared:
-        """Return `release` for a lease of `ttl` (s) with the token `fence` to tell the masters; 0: a quorum gave it."""
+        """Return `release` for a lease of `ttl` (s) that writes the token `fence`; 0: a quorum knows the token."""
         return self.release.script.prepare(fence=fence, token_ms=token_ms(ttl), hand=self.hand)
 
 
@@ -82,7 +82,7 @@ class LockSpec:
 
     Attributes:
         node_timeout: the longest wait for one master in one attempt.
-        validity: for how long a lease counts from the moment before its request was sent.
+        validity: how long a lease is safe to use, from the moment before its request was sent: the ttl less the drift.
     """
 
     keys: LockKeys
@@ -100,7 +100,7 @@ class LockSpec:
     def of(cls, keys: LockKeys, masters: tuple[str, ...], options: LockOptions, client: ClientOptions) -> "LockSpec":
         """Return the spec of the lock with these keys and options."""
         hands_over = options.fair and client.handoff == "grant"
-        # With `min_replicas` a grant counts only once the replicas have it: so the waiter asks for the lock itself.
+        # With `min_replicas` a grant counts only once replicas have it: the waiter asks itself, and waits for them.
         takes_grants = hands_over and not client.min_replicas
         said_by = options.ttl, options.fair, hands_over, takes_grants
         return cls(

@@ -1,4 +1,4 @@
-"""Use of a lock for threads on the thread of an event loop, whose tasks share its holds: one at a time is inside."""
+"""Use of a lock for threads on a thread that runs an event loop: its tasks share its holds, so one task at a time."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def let_in(hold: Hold, running: object | None) -> None:
 
 
 def inside_already(name: str, nested: NestedTask | None, running: object) -> RuntimeError:
-    """Return the error for a task (or callback) that would come in on top of another one of its thread."""
+    """Return the error for a task or callback that would nest in the hold of another one of its thread."""
     first = None if nested is None else nested.task()
     if first is None or _is_done(first):
         who = "a task" if first is None else repr(first)

@@ -1,7 +1,7 @@
-"""Facts of one master: which server it is, how its clock goes, whether it answers, whether it has a vote, its guard.
+"""Facts of one master: which server it is, its clock, whether it answers, whether it has a vote, its guard.
 
-Nothing is sent or read here, and nobody is told. Callers pass in what the master has shown. Each method returns the
-`News` of that, for the runtime to act on.
+This module does no I/O and reports nothing. Callers pass in the master's replies; each method returns the `News` in
+them, for the runtime to act on.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,27 +18,27 @@ from relock._keys import master_key
 from relock._options import ClientOptions
 
 INTRODUCTION = (("INFO", "server"), ("INFO", "replication"), ("INFO", "memory"))  # what each new socket is asked
-UNKNOWN = b""  # the incarnation of a master of which nothing is known
-NAMELESS = b"-"  # that of one which refuses INFO; grants of its scripts name it so
+UNKNOWN = b""  # the incarnation of a master that has not been reached
+NAMELESS = b"-"  # the incarnation of a master that refuses INFO, also in the messages of its scripts
 GUARD_MS_END = 2**40  # 34 years, more than any option takes; `lua/_lib/vote.lua` ends there, too
 GUARD_NEWS_SECONDS = 0.1  # a guard that ends later than the last one by more than this is another guard
-STEPS_MAX = 64  # of a clock that steps all the time, what is remembered
+STEPS_MAX = 64  # steps that are remembered of one clock
 ANSWERS_SECONDS = 1.0  # a master that was down is back once it has answered for so long
 
 
 @frozen
 class Moved:
-    """News that another server is the master now, or that it is not known which one is."""
+    """News that another server is the master now, or that the master's server is unknown now."""
 
 
 @frozen
 class Seen:
-    """News that it was found out, maybe once more, which server the master is."""
+    """News that a new socket has shown which server the master is, perhaps the same as before."""
 
 
 @frozen
 class Down:
-    """News that the master does not answer, and why; `is_mistake`: because of a mistake in the configuration."""
+    """News that the master does not answer, for the reason `why`; `is_mistake`: a mistake in the configuration."""
 
     why: str
     is_mistake: bool = False
@@ -83,10 +83,10 @@ News = Moved | Seen | Down | Back | WithoutVote | InDoubt | Stepped | Problem
 
 
 class Known(NamedTuple):
-    """Server that is the master now: one value, so that no thread mixes up what is known of two servers.
+    """Server that is the master now, and its clock: one value, so that no thread mixes up the facts of two servers.
 
     Attributes:
-        incarnation: its run id and its replication id; `UNKNOWN`, or `NAMELESS` where it refuses INFO.
+        incarnation: its run id and its replication id; `UNKNOWN`, or `NAMELESS` if it refuses INFO.
         offset: how far its clock is ahead of ours.
     """
 
@@ -102,18 +102,18 @@ class MasterFacts:
 
     Attributes:
         peers: the facts of all masters of the client, in their order.
-        marker: the key of its incarnation; None for a node, where that key would be in another slot than the locks.
-        no_reply_yet: the answer of one that was asked, until it has answered.
-        asked_shortly: the failure of one that had less time than the others to answer.
-        asked_late: the failure of one for which no time was left.
-        version: of the server; empty while that is not known.
-        problems: what is wrong with it, by kind.
-        has_shown_marker: this client has seen its marker: if that is missing, the master has forgotten.
-        vote_at: our time from which it has a vote again, if it has none now.
-        trusted_from: our time; what it gives to requests from before that counts for nothing.
-        down: why it does not answer; None if it does.
-        was_sound: it could be used once: a connection to it was opened.
-        config_error: why it was never a master that can be used.
+        marker: the key of its marker; None for a node, where that key would be in another slot than the locks.
+        no_reply_yet: the answer for the master after it was asked, until it answers.
+        asked_shortly: the failure of the master if it had less time than the others to answer.
+        asked_late: the failure of the master if it was connected too late to be asked.
+        version: the version of the server; empty while it is not known.
+        problems: texts for the user, by kind of problem.
+        has_shown_marker: True once this client has seen the marker: if it is missing later, the master has forgotten.
+        vote_at: our time from which the master has a vote again, if it has none now.
+        trusted_from: our time; grants and renewals for requests that were sent earlier do not count.
+        down: why the master does not answer; None if it answers.
+        was_sound: True once a connection to the master was opened, so that it could be used.
+        config_error: why the server can be no master of this client, if it never could be used.
     """
 
     config_error: ConfigurationError | None
@@ -137,9 +137,9 @@ class MasterFacts:
         self.known = Known(UNKNOWN, Offset(options.drift_factor))
         self.trusted_from = NEVER
         self.down = self.config_error = None
-        self._answers_since: float | None = None  # since then it does again, while it is down
+        self._answers_since: float | None = None  # when a master that is down began to answer again
         self._options = options
-        self._distrusted: dict[int, float] = {}  # by what it showed in a step: until when
+        self._distrusted: dict[int, float] = {}  # until when, by the time (us) that the clock showed after its step
 
     @property
     def incarnation(self) -> bytes:
@@ -159,15 +159,15 @@ class MasterFacts:
     # Which server it is ---------------------------------------------------------------------------------------------
 
     def introduce(self, replies: Sequence[Any]) -> tuple[bytes, list[News]]:
-        """Return the incarnation of the server that a new socket leads to, be it for calls or for a subscription.
+        """Return the incarnation of the server that a new socket leads to, and the news.
 
         Args:
-            replies: what the server said to `INTRODUCTION`; an error is an exception among them.
+            replies: the server's replies to `INTRODUCTION`; an error is an exception among them.
 
         Raises:
-            ConfigurationError: the server is a replica, or it refuses INFO where that is needed.
+            ConfigurationError: the server is a replica or a node of a Cluster, or refuses INFO, which a guard needs.
             ConnectionError: a node of a Cluster has become a replica.
-            ValueError: it is no reply to INFO.
+            ValueError: a reply is no reply to INFO.
         """
         refused = next((reply for reply in replies if isinstance(reply, BaseException)), None)
         if refused is not None:
@@ -177,12 +177,12 @@ class MasterFacts:
             raise ValueError(f"no reply to INFO: {replies!r:.100}")
         else:
             info = read_info(b"\r\n".join(replies))
-            news = self._check_info(info)  # first: that a replica has been found there gives no socket to the master up
+            news = self._check_info(info)  # first: a replica raises here, so the master's own sockets stay in use
             incarnation = info.incarnation.encode()
         return incarnation, [*news, *self.see_incarnation(incarnation)]
 
     def see_incarnation(self, incarnation: bytes) -> list[News]:
-        """Note which server is the master now; sockets to any other are of no use any more."""
+        """Note which server is the master now; the news tell the runtime to give up sockets to any other."""
         if incarnation == self.known.incarnation:
             return [Seen()]
         # Mark, then look: of two threads that connect to one server, one sees the other.
@@ -190,18 +190,18 @@ class MasterFacts:
         return [Moved(), Seen()]
 
     def check_independent(self) -> None:
-        """Raise a `ConfigurationError` if the server is another master, too."""
+        """Raise a `ConfigurationError` if the server is also another master of this client."""
         named = [one for one in self.peers if one.incarnation not in (UNKNOWN, NAMELESS)]
         for addresses in shared_servers([(one.address, server_of(one.incarnation).decode()) for one in named]):
             if self.address in addresses:
                 raise ConfigurationError(one_server(addresses), option="nodes")
 
     def demoted(self, incarnation: bytes) -> list[News]:
-        """Note that the server of this incarnation is a replica; if it was the master, none is known now."""
+        """Note that the server of this incarnation is a replica; if it was the master, no server is known now."""
         return self.see_incarnation(UNKNOWN) if incarnation == self.known.incarnation else []
 
     def _check_info(self, info: ServerInfo) -> list[News]:
-        """Judge what INFO says: refuse a replica or a node of a Cluster, and warn of a policy that evicts."""
+        """Judge a server by its INFO: refuse a replica or a node of a Cluster, and warn of a policy that evicts."""
         if info.is_replica and self.marker is None:  # it counts as down
             raise ConnectionError("it has become a replica: another node of the cluster has its slots")
         if self.marker is not None and info.mode == "cluster":
@@ -220,7 +220,7 @@ class MasterFacts:
         return []
 
     def _info_refused(self, error: BaseException) -> list[News]:
-        """Refuse a master without INFO if a guard needs it, else warn: a replica or an evicting policy goes unseen."""
+        """Refuse a master without INFO if a guard needs INFO; else warn that a replica or eviction goes unnoticed."""
         if self.guard_ms > 0:
             raise ConfigurationError(
                 f"{self.address} refuses INFO ({error}), and restart_guard={self._options.restart_guard} needs it: "
@@ -238,12 +238,12 @@ class MasterFacts:
     # Whether it answers ---------------------------------------------------------------------------------------------
 
     def opened(self) -> list[News]:
-        """Note that a connection was opened: the master has taken the credentials, and can be used."""
+        """Note that a connection was opened: the master has accepted the credentials, and can be used."""
         self.config_error, self.was_sound = None, True
         return self._is_back() if self.down is not None else []
 
     def answered(self, now: float) -> list[News]:
-        """Count a master that is down as back if it goes on answering: nobody opens another connection to find out."""
+        """Count a master that is down as back if it goes on answering for a while on a connection that exists."""
         if self._answers_since is None:
             self._answers_since = now
         elif now - self._answers_since > ANSWERS_SECONDS:  # else it might be down and back with each call
@@ -255,12 +255,12 @@ class MasterFacts:
         return [Back()]
 
     def failed(self, why: str) -> list[News]:
-        """Note that a connection broke, or could not be opened; which server is there now, nobody can tell."""
+        """Note that a connection broke, or could not be opened; another server may be at the address now."""
         self.config_error = None
         return self._is_down(Down(why))
 
     def turned_out(self, error: ConfigurationError) -> list[News]:
-        """Note a mistake in the configuration; if the master could be used before, that is one more way to be down."""
+        """Note a mistake in the configuration; if the master could be used before, it only counts as down."""
         if not self.was_sound:
             self.config_error = error
         return self._is_down(Down(str(error), is_mistake=True))
@@ -282,7 +282,7 @@ class MasterFacts:
     def found_guard(self, found_ms: int) -> list[News]:
         """Note the guard that the marker names; if another client has a larger one, all masters get that."""
         self.has_shown_marker = True
-        if found_ms <= self.guard_ms:  # or it was found on another master while this connection was opened
+        if found_ms <= self.guard_ms:  # also if another master has just shown the same guard
             return []
         for one in self.peers:
             one.guard_ms = max(one.guard_ms, found_ms)
@@ -296,7 +296,7 @@ class MasterFacts:
     def without_vote(self, now_us: int, until_us: int, now: float) -> list[News]:
         """Note that the master refused to vote until `until_us` on its clock, which showed `now_us`.
 
-        The reply may be old, if nobody has read from the connection since: what is known of the clock tells.
+        The reply may have lain unread for long, so the known bounds of the master's clock limit the result.
         """
         self.has_shown_marker = True
         vote_at = min(now + (until_us - now_us) / 1e6, until_us / 1e6 - self.offset.low)
@@ -309,9 +309,9 @@ class MasterFacts:
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
         """Return the earliest of our times at which a grant can have been made whose message came at `arrived_at`.
 
-        Minus infinity where our samples of the master's clock say nothing of that: they are another server's, or the
-        clock stepped a moment ago. `NOT_YET` where the grant seems to lie in the future: then the clock has stepped,
-        and a new sample must show that.
+        Return minus infinity if our samples of the master's clock do not help: they are of another server, or the clock
+        stepped a moment ago. Return `NOT_YET` if the grant seems to lie in the future: then the clock has stepped, and
+        a new sample must show that.
         """
         known, offset = self.known
         if incarnation != known or incarnation == NAMELESS or arrived_at < self.trusted_from:
@@ -321,8 +321,9 @@ class MasterFacts:
     def stepped(self, seconds: float, shown_us: int) -> list[News]:
         """Note that the master's clock and ours moved apart by `seconds` at once, and the master's showed `shown_us`.
 
-        Among several masters, what the master gives counts for nothing until every lease is over that it may have ended
-        early, or the step was ours: taking its vote from it takes a moment, and may fail.
+        Among several masters, grants and renewals of this one then do not count. They count again when every lease is
+        over that it may have ended early, or when the step turns out to be ours. This does not wait for the quarantine,
+        which takes a moment and may fail.
         """
         trusted_from = self.offset.stepped_at
         if self.is_one_of_several:
@@ -330,14 +331,14 @@ class MasterFacts:
             self._distrusted[shown_us] = trusted_from
             for old in list(self._distrusted)[:-STEPS_MAX]:
                 self._distrusted.pop(old, None)
-        self.trusted_from = max(self.trusted_from, trusted_from)  # another thread may have found another server there
+        self.trusted_from = max(self.trusted_from, trusted_from)  # `stepped_at` begins anew with another server
         return [Stepped(seconds, shown_us)]
 
     def trust(self, shown_us: int) -> None:
-        """Trust the master again after the step at `shown_us`, which our own clock made; other steps still count."""
+        """Trust the master again after the step at `shown_us`, which was our own clock's; other steps still count."""
         self._distrusted.pop(shown_us, None)
         left = None
-        while left != self._distrusted:  # another thread may see a step just now
+        while left != self._distrusted:  # another thread may note a step meanwhile
             left = self._distrusted.copy()
             self.trusted_from = max([self.offset.stepped_at, *left.values()])
 
@@ -351,11 +352,11 @@ def make_facts(addresses: Iterable[str], options: ClientOptions) -> list[MasterF
 
 
 def server_of(incarnation: bytes) -> bytes:
-    """Return the run id of an incarnation: a first replica changes the incarnation, but not the process or its data."""
+    """Return the run id of an incarnation, which stays when a first replica gives the server a new replication id."""
     return incarnation.partition(b":")[0]
 
 
 def as_guard_ms(field: bytes) -> int | None:
-    """Return the guard (ms) that a marker's `guard_ms` names, or None where that can be no guard."""
+    """Return the guard (ms) in a marker's field `guard_ms`; None if the value can be no guard."""
     found_ms = int(field) if field.isdigit() and len(field) < 16 else GUARD_MS_END
     return found_ms if found_ms < GUARD_MS_END else None

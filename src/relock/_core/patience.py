@@ -15,7 +15,7 @@ EXPIRY_SECONDS = 0.002  # a server may keep a key this long after its lease has 
 
 
 def pause_behind(ahead: int, lease_left: float) -> float:
-    """Return the seconds to sleep behind `ahead` others and a holder, unless woken."""
+    """Return the seconds to sleep, unless woken, in a queue behind `ahead` waiters and a lease of `lease_left` s."""
     if ahead == 0 and lease_left >= 0:
         return min(lease_left + EXPIRY_SECONDS, LOOK_AGAIN_SECONDS_MAX)
     return LOOK_AGAIN_SECONDS_MAX
@@ -33,7 +33,7 @@ class Patience:
         self._failures = 0
 
     def is_over(self, outcome: Refused | NoQuorum, now: float) -> bool:
-        """Return whether another look makes no sense, however much time the wait has left."""
+        """Return whether to give up before the timeout: a permanent failure, or no quorum for `patience` seconds."""
         if not isinstance(outcome, NoQuorum) or outcome.vote_in is not None:
             self._silent_since, self._failures = None, 0
             return False
@@ -63,7 +63,7 @@ class Patience:
         return self._backoff(self._failures, LOOK_AGAIN_SECONDS_MAX)
 
     def _is_own(self, holder: str | None) -> bool:
-        """Return whether the holder is this wait itself: an earlier attempt, or a hold that it has yet to hear of."""
+        """Return whether the holder is this wait itself: an earlier attempt, or an unannounced grant."""
         return holder is not None and waiter_name(holder.encode()) == self._waiter
 
     def _backoff(self, failures: int, longest: float) -> float:

@@ -1,17 +1,17 @@
-"""Pulse of an event loop, which shows whether the loop turns: it is asked now and then, and its thread answers."""
+"""Pulse of an event loop: background threads ask the loop now and then, and its thread answers while it turns."""
 
 from relock._core.hold import FOREVER
 
 
 class Pulse:
-    """Pulse of one loop. It owns nothing and sends nothing; several threads use it, each by single assignments.
+    """Pulse of one loop: pure state, which several threads change by single assignments.
 
     Args:
-        limit: seconds after which a loop that stands still has its holds renewed no more.
+        limit: seconds; the holds of a loop that stands still for longer are not renewed.
 
     Attributes:
-        asked_at: the time at which the open question was asked; infinity while there is none.
-        has_left: True if places of the loop's waiters were given up since then.
+        asked_at: when the loop was asked, if it has not answered; else infinity.
+        has_left: True if, since then, places of the loop's waiters were given up.
     """
 
     def __init__(self, limit: float) -> None:
@@ -29,7 +29,7 @@ class Pulse:
         return True
 
     def answer(self) -> bool:
-        """Note that the loop turns; return whether anything was done because it did not."""
+        """Note that the loop turns; return whether a stall was reported or places were given up meanwhile."""
         self.asked_at = FOREVER
         return self._is_told or self.has_left
 
@@ -38,7 +38,7 @@ class Pulse:
         return max(0.0, now - self.asked_at)
 
     def must_be_told(self, now: float, longest: float) -> bool:
-        """Return whether the loop has been silent for `longest` seconds; True only once until the loop turns again."""
+        """Return whether to report that the loop is silent for `longest` seconds: True once for each stall."""
         if self._is_told or self.silent_for(now) < longest:
             return False
         self._is_told = True

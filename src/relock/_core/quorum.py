@@ -1,8 +1,8 @@
 """Votes and validity: pure arithmetic over the masters' answers.
 
-Source of the algorithm: the Redlock page of the Redis documentation, for the acquire. Renewals count so: a master that
+The algorithm of the acquire is that of the Redlock page of the Redis documentation. For renewals: a master that
 confirmed a request, sent at ``t0``, keeps the lease at least until ``t0 + ttl - drift`` on the client's clock. So the
-hold is safe while a quorum of such ends lies ahead, that is until the q-th largest of them.
+hold is safe while a quorum of such ends lies ahead: until the q-th largest of them.
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ def deadline_of(ends: Sequence[float], quorum: int) -> float:
 
 
 def gather_seconds(round_trips: Sequence[float], quorum: int, least: float, most: float) -> float:
-    """Return the seconds for which a waiter that one master has given the lock waits for the others of a quorum.
+    """Return how many seconds a waiter to which one master has given the lock waits for the messages of a quorum.
 
-    These are `least` (s), and as long as the next request would take: the `quorum`-th of the `round_trips` (s). The
-    waiter loses no more by waiting so than by asking too early, after which it has to give the lock back. Where the
-    releaser is about as far from each master as the waiter is, the messages come no later.
+    That is `least` (s), plus as long as the next request would take: the `quorum`-th of the `round_trips` (s). To wait
+    so costs no more than to ask too early, after which the waiter has to give the lock back. If the releaser is about
+    as far from each master as the waiter is, the messages come in this time.
 
-    `most` (s) bounds the part beside `least`: nobody knows the round trip of a master that was not heard of yet.
+    `most` (s) bounds the part beside `least`, because the round trip to a master may be unknown.
     """
     return least + min(max(0.0, sorted(round_trips)[quorum - 1]), most)
 
@@ -46,13 +46,13 @@ class Grant(NamedTuple):
     """Outcome of an attempt: a quorum granted the hold.
 
     Attributes:
-        token: its fencing token, the largest that was granted.
-        end: until when it is surely valid.
-        lease_ends: until when each master surely keeps it.
+        token: the fencing token, the largest that a master granted.
+        end: until when the hold is surely valid.
+        lease_ends: until when each master surely keeps the hold.
         settled: a quorum gave that very token, so the release need not write it to the others.
-        answers: what each master answered, or may yet answer: the driver goes on filling the list.
-        begins: the moment before which no releaser granted it; None: the masters were asked, for the lease of the lock.
-        is_short: a releaser gave it, for less than that lease, which is yet to be asked for.
+        answers: each master's answer; the driver writes late answers into this list.
+        begins: the earliest time of a releaser's grant; None if the masters granted a request of this client.
+        is_short: a releaser gave the hold for less than the lock's lease; the watchdog must ask for the full lease.
         is_repeated: a request under the same name went before and had no answer: the hold may be granted twice.
     """
 
@@ -67,15 +67,15 @@ class Grant(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Outcome of an attempt: a quorum answered, and somebody else has the lock or comes first.
+    """Outcome of an attempt: a quorum answered, and another owner has the lock or comes first.
 
     Attributes:
         holder: ``<client>:<uuid>`` of the holder, or None.
         ahead: how many waiters come first.
-        lease_left: seconds until the holder's lease ends; below 0 when it has none.
-        ticket: the caller's place in the queue, or None when it asked for none. The largest that was proposed.
-        undecided: a master may have granted the lock all the same: undo before you leave.
-        placed: a quorum has written that ticket, and no master that has answered has another one, or has granted it.
+        lease_left: seconds until the holder's lease ends; below 0 if it has no end.
+        ticket: the largest ticket that a master proposed, or None if the caller asked for no place in the queue.
+        undecided: a master may have granted the lock all the same, so that an undo is needed.
+        placed: every master that has answered (a quorum) has written that ticket, and none has granted the lock.
     """
 
     holder: str | None
@@ -90,11 +90,11 @@ class NoQuorum(NamedTuple):
     """Outcome of an attempt: too few masters answered.
 
     Attributes:
-        failures: those that failed.
+        failures: the failures of the other masters.
         answered: how many answered with a vote.
-        vote_in: seconds until enough masters that answered without a vote get it; None when that is not enough.
-        granted: a minority granted the lock.
-        away: a master has not said when it votes: it may be back before the others have their votes.
+        vote_in: seconds until enough masters without a vote get it for a quorum; None if even all would be too few.
+        granted: a master granted the lock.
+        away: a master has neither voted nor said when it votes, and may do so before the others have their votes.
     """
 
     failures: tuple[Failure, ...]
@@ -105,14 +105,14 @@ class NoQuorum(NamedTuple):
 
     @property
     def permanent(self) -> bool:
-        """True if no patience helps: without the masters that will never answer, the others are too few."""
+        """True if patience cannot help: the masters that may ever answer are less than a quorum."""
         masters = self.answered + len(self.failures)
         return masters - sum(failure.permanent for failure in self.failures) < quorum_of(masters)
 
     def lacked_time(self, *, was_short: bool) -> bool:
-        """Return whether masters failed for lack of time that would have made a quorum with those that answered.
+        """Return whether there would be a quorum if each master that failed for lack of time had answered.
 
-        Where the look `was_short`, a master that has not answered yet is one of these.
+        If the look `was_short`, that includes masters whose answers are still awaited.
         """
         masters = self.answered + len(self.failures)
         late = sum(failure.no_time or (was_short and failure.awaited) for failure in self.failures)
@@ -120,7 +120,7 @@ class NoQuorum(NamedTuple):
 
     @property
     def undecided(self) -> bool:
-        """True if a master has granted the lock all the same, or may have."""
+        """True if a master has granted the lock, or may have."""
         return self.granted or any(failure.sent for failure in self.failures)
 
 
@@ -133,7 +133,7 @@ def is_status(answer: Reply | Failure, status: bytes) -> bool:
 
 
 def is_given(answer: Reply | Failure | None) -> bool:
-    """Return whether a master gave something that a quorum counts: a hold, or more time for one."""
+    """Return whether a master gave a hold, or a longer lease for one."""
     return answer.__class__ is list and answer[0] in (b"granted", b"extended", b"healed")
 
 
@@ -173,10 +173,10 @@ def judge(answers: Sequence[Answer], masters: Sequence[str], end: float, now: fl
 def judge_handed(
     grants: Sequence[Handed], masters: Sequence[str], quorum: int, now: float, *, ttl: float, drift_factor: float
 ) -> Grant | None:
-    """Return the hold that a releaser gave, by the `grants` of one name; None where they are too few, or too late.
+    """Return the hold that a releaser gave, by the `grants` of one name; None if they are too few, or too late.
 
-    `ttl` (s) is the lease of the lock. What was given counts from the grant, whose time
-    `relock._core.clocks.Offset.shown_at` works out, never from the arrival of its message.
+    `ttl` (s) is the lease of the lock. The lease that was given counts from the grant, whose time
+    `relock._core.clocks.Offset.shown_at` computes, and not from the arrival of its message.
     """
     ends = [NEVER] * len(masters)
     answers: list[Answer] = [()] * len(masters)
@@ -204,7 +204,7 @@ def _judge_failure(answers: Sequence[Answer], masters: Sequence[str]) -> Refused
     replies, refusals, failures, granted = [], [], [], 0
     for answer in answers:
         reply: Any = answer[0]
-        replies.append(reply)  # a second look might differ: another thread may fill in a late reply
+        replies.append(reply)  # read once: another thread may write a late reply into `answers` meanwhile
         if isinstance(reply, Failure):
             failures.append(reply)
         elif reply[0] == b"granted":
@@ -232,7 +232,7 @@ def _judge_failure(answers: Sequence[Answer], masters: Sequence[str]) -> Refused
 
 
 def _vote_in(votes_in: list[float], answered: int, masters: int) -> float | None:
-    """Return the seconds until a quorum can vote; None if those that have answered are not enough for that."""
+    """Return the seconds until a quorum has votes; None if too few masters have answered for that."""
     missing = quorum_of(masters) - answered
     return sorted(votes_in)[missing - 1] if 0 < missing <= len(votes_in) else None
 
@@ -284,10 +284,10 @@ def may_be_granted(answers: Sequence[Answer]) -> bool:
 
 
 def may_keep_anything(answers: Sequence[Answer], since_us: Sequence[float]) -> bool:
-    """Return whether a master may keep a hold or a place of a waiter that was served or has left, or may get one yet.
+    """Return whether a master may have a hold or a place of a waiter that was served or has left, or may get one late.
 
-    A place from before `since_us`, the moment of the end on each master's clock, ends with the hold, or has ended.
-    Nobody else takes a later place away.
+    `since_us` are the times on the masters' clocks at which the wait ended. A place from before that time ends with the
+    hold, or has ended. A later place stays until it is undone.
     """
     for answer, since in zip(answers, since_us, strict=True):
         reply: Any = answer[0]
@@ -300,9 +300,9 @@ def may_keep_anything(answers: Sequence[Answer], since_us: Sequence[float]) -> b
 
 
 def is_attempt_certain(answers: Sequence[Answer]) -> bool:
-    """Return whether the answers that are still awaited can't change the outcome of an attempt: granted, or refused.
+    """Return whether the awaited answers can't change the outcome of an attempt, which is a grant or a refusal.
 
-    Without a quorum the others are waited for: the error must name the masters that failed, and no others.
+    An attempt without a quorum waits for every master: its error must name the masters that failed, and no others.
     """
     quorum = quorum_of(len(answers))
     granted = count_status(answers, b"granted")
@@ -325,10 +325,10 @@ def is_release_certain(answers: Sequence[Answer]) -> bool:
 
 
 def is_count_certain(answers: Sequence[Answer]) -> bool:
-    """Return whether a quorum has written the hold count, or none can any more.
+    """Return whether a quorum has written the hold count, or too few masters are left for that.
 
-    A master without the hold writes no count. A master that is awaited may not know the script: without waiting, nobody
-    would send the script in time.
+    A master without the hold writes no count. An awaited master may not know the script: only while the call waits is
+    the script sent to it in time.
     """
     quorum = quorum_of(len(answers))
     counted = count_status(answers, b"counted")
@@ -342,7 +342,7 @@ def is_token_known(answers: Sequence[Answer]) -> bool:
 
 
 def is_token_safe(grant: Grant, lease_ms: int) -> bool:
-    """Return whether no later grant can get a smaller token, though only the masters that granted know this one.
+    """Return whether no later grant can get a smaller token, even if only the masters that granted know this one.
 
     A master that does not know the token proposes at least its clock by the time this lease has ended there. So the
     token must lie below that time, for each grant that was counted. Otherwise a quorum must know the token first.

@@ -1,10 +1,10 @@
-"""Renewals: which holds the watchdog renews, which are lost, and when it looks again; and those that callers ask for.
+"""Plans of the watchdog (which holds to renew, which are lost, when to plan again), and renewals for callers.
 
-The watchdog is a state machine here, which owns nothing and never sleeps: a driver calls `plan_renewals` at the moment
-that the last call named, or when a hold is granted that is due before that moment.
+Planning neither keeps state nor sleeps: a driver calls `plan_renewals` at the moment that the last plan named, or
+earlier if a hold is granted that is due before that moment.
 
-Holds that were granted together are due together, for as long as they last. So renewals are spread over the time by
-which one may come early: a few in each write, so that they keep neither a master nor a thread of this process busy.
+Holds that were granted together stay due together. So their renewals are spread over the time by which a renewal may
+come early. Each write renews a few holds, and keeps neither a master nor a thread of this process busy for long.
 """
 
 import math
@@ -17,14 +17,14 @@ from relock._core.flows.extend import extend, is_confirmed, needs_healing
 from relock._core.hold import AHEAD_PART, FOREVER, Hold
 from relock._core.host import Host
 
-BATCH_MIN = 50  # holds that one write renews: few enough that nobody waits a millisecond for them
-BATCH_MAX = 500  # bounds what a reply buffer takes, and for how long a thread is busy with the replies
-CONNECTING_SECONDS_MIN = 0.005  # before a master is asked again that was being connected; then twice as long
-PAUSE_SECONDS = 0.002  # between two writes, at least, while they are few enough to be done in time
+BATCH_MIN = 50  # holds that one write renews: few enough to delay no other request by a millisecond
+BATCH_MAX = 500  # bounds the size of a reply buffer, and the time that a thread is busy with the replies
+CONNECTING_SECONDS_MIN = 0.005  # before asking again a master that was being connected; doubled each time
+PAUSE_SECONDS = 0.002  # between two writes, at least, unless `BATCH_MAX` makes too many of them
 
 
 class RenewalPlan(NamedTuple):
-    """Plan of the watchdog: what to do now, and when to look again.
+    """Plan of the watchdog: what to do now, and when to plan again.
 
     Attributes:
         renew: holds whose renewal is due, the shortest leases first.
@@ -41,9 +41,9 @@ class Pace(NamedTuple):
     """Pace at which renewals are sent.
 
     Attributes:
-        holds: how many one write renews.
-        seconds: from one write to the next.
-        until: when to plan again, though some may be left to be renewed.
+        holds: how many holds one write renews.
+        seconds: the time from one write to the next.
+        until: when to plan again, even if some holds are not renewed yet.
     """
 
     holds: int
@@ -52,10 +52,10 @@ class Pace(NamedTuple):
 
 
 def pace_of(due: Sequence[Hold], now: float, round_seconds: float) -> Pace:
-    """Return the pace at which no renewal of the holds that are `due` is later than it might have been early.
+    """Return the pace that spreads renewals of the `due` holds, each late by a thirtieth of its lease at most.
 
-    The holds are in the order of a `RenewalPlan`, so a few short leases do not hurry the rest. The writes get larger
-    only where so many small ones, which take `round_seconds` each, would take too long.
+    The holds are in the order of a `RenewalPlan`, so a few short leases do not hurry the rest. A write renews more
+    holds only if small writes, which take `round_seconds` each, would be too many for the time.
     """
     seconds = len(due) * min(hold.lease / number for number, hold in enumerate(due, 1)) / AHEAD_PART
     rounds = max(1, int(seconds / (round_seconds + PAUSE_SECONDS)))
@@ -73,7 +73,7 @@ def plan_renewals(holds: Iterable[Hold], now: float) -> RenewalPlan:
             continue
         # Comparisons are faster than min(), and ten thousand holds may be looked at a few times in each period.
         due = hold.renew_at if hold.renew_at < hold.deadline else hold.deadline
-        if now < due - hold.ttl / AHEAD_PART:  # nearly all of them, nearly always
+        if now < due - hold.ttl / AHEAD_PART:  # the usual case first
             look_at = due if due < look_at else look_at
             continue
         reason = hold.reason_for_loss(now)
@@ -106,10 +106,10 @@ def renew_now(host: Host, hold: Hold, ttl: float | None) -> CallFlow[list[Failur
 
 
 def _renew(host: Host, hold: Hold) -> CallFlow[Sequence[Reply | Failure]]:
-    """Renew `hold`; return what the masters answer.
+    """Renew `hold`; return the masters' answers.
 
-    Without a quorum they are asked again, for a node timeout, if a master that seems to be well could not be asked,
-    because no connection to it was free.
+    A master that is not known to be down may not be asked because no connection to it is free. If no quorum confirms
+    for that reason, ask all again, for a node timeout at most.
     """
     until, pause = host.clock() + host.node_timeout, CONNECTING_SECONDS_MIN
     while True:

@@ -1,8 +1,8 @@
-"""Routing of calls to the nodes of a Cluster, and on to where those send them: no I/O and no clock.
+"""Routing of calls to the nodes of a Cluster, and on to the nodes that these name: no I/O and no clock.
 
-A node that does not serve a slot (any more) does nothing and says who does (``MOVED``, ``ASK``), so that a call may be
-sent on: it has not run. A call whose keys are on two nodes while they are being moved (``TRYAGAIN``) is for the flow to
-try again.
+A node that does not serve a slot (any more) does not run the call, and names the node that does (``MOVED``, ``ASK``).
+So the call may be sent on. While keys are being moved, a call may find them on two nodes (``TRYAGAIN``): then the flow
+tries again.
 """
 
 from collections import defaultdict
@@ -20,16 +20,16 @@ N = TypeVar("N", bound=Voter)
 
 
 class Routed(Sequence[Reply | Failure], Generic[N]):
-    """Calls of one `Ask`, on their way through a Cluster, and the answers to them; what comes later is seen too.
+    """Calls of one `Ask`, on their way through a Cluster, and a view of their answers that also shows late ones.
 
     Args:
         asked: the calls.
-        node_of: returns the node that serves a call's lock, or the `Failure` where none does.
+        node_of: returns the node that serves a call's lock, or the `Failure` if no node is known to serve it.
         sent_on: returns the node to which the failure of a node sends a call on, and if that holds for this call only,
             as the slot is being moved; None where the failure sends the call nowhere.
 
     Attributes:
-        answers: those of a single master, the Cluster.
+        answers: the answers of a single master, which is the whole Cluster.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class Routed(Sequence[Reply | Failure], Generic[N]):
                 self._next[node, False].append(place)
 
     def parts(self, now: float) -> Sequence[Part[N]]:
-        """Return what must be asked next; nothing once no node has sent a call on, or there is no time for that.
+        """Return the parts to ask next: first every call, then those that a node has redirected, while there is time.
 
-        When these parts have been asked, the next ones are made of what the nodes have answered by then.
+        When these parts have been asked, call this again: it reads the answers that have come by then.
         """
         for node, round_, places in self._asked:
             for place, reply in zip(places, round_.answers[0], strict=True):

@@ -1,6 +1,6 @@
-"""Facts that one socket has shown of its master when it was opened, and what scripts are told of them on it.
+"""Facts that one socket has shown of its master since it was opened, and the arguments of scripts made of them.
 
-Like `MasterFacts`, this is pure: what is new is returned.
+Like `MasterFacts`, this is pure: methods return the news.
 """
 
 from typing import Any
@@ -24,13 +24,13 @@ class SocketFacts:
     Attributes:
         guard_ms: for how long the server must have no vote after it may have forgotten leases.
         guarded: whether there is such a guard.
-        incarnation: of the server that the socket leads to.
-        is_retired: the socket is not to be used for another request.
+        incarnation: the incarnation of the server that the socket leads to.
+        is_retired: True if no further request may be sent on the socket.
         named_ms: the guard that scripts are told; below 0 at a first contact, see lua/_lib/vote.lua.
-        identity: what a vote says of the incarnation and of the guard, packed.
-        identity_head: with a guard, what stands before the time of the last vote; `identity_tail` stands behind it.
+        identity: the arguments of scripts that name the incarnation and the guard, packed.
+        identity_head: with a guard, the packed bytes before the time of the last vote; `identity_tail` comes after it.
         opened_us: the master's clock when its incarnation was learnt.
-        voted_us: the master's clock when a vote was written on this socket last.
+        voted_us: the master's clock at the last vote on this socket.
     """
 
     def __init__(self, facts: MasterFacts, options: ClientOptions) -> None:
@@ -47,17 +47,17 @@ class SocketFacts:
     # What the socket has shown --------------------------------------------------------------------------------------
 
     def introduced(self, incarnation: bytes, time: Any, marker: Any) -> list[News]:
-        """Note what the server of this incarnation has said when the socket was opened; take the larger guard.
+        """Note the server's replies when the socket was opened; take the guard of other clients if it is larger.
 
         Args:
-            incarnation: as its INFO says.
-            time: its reply to TIME.
-            marker: its reply to what asks for the marker of other clients: one field; None where there is none.
+            incarnation: the server's incarnation, by its INFO.
+            time: the reply to TIME.
+            marker: the reply to the request for the marker's guard: one field; `[None]` without a marker.
 
         Raises:
-            ConfigurationError: others use a guard, and this client can't.
+            ConfigurationError: other clients use a guard, and this client can't.
             Exception: a reply is this error.
-            ValueError: a reply is something else than it should be.
+            ValueError: a reply has another form than expected.
         """
         self.incarnation = incarnation
         for reply in (time, marker):
@@ -76,8 +76,8 @@ class SocketFacts:
     def _guard_of_others(self, marker: Any) -> int | None:
         """Return the guard (ms) that the marker of other clients names; None where there is no marker.
 
-        Where another program has written the marker, return our own guard: the scripts take such a marker for one that
-        is missing, and begin that guard.
+        If another program has written the marker, return our own guard: the scripts treat such a marker as missing, and
+        begin our guard.
         """
         if marker == [None]:
             return None
@@ -98,14 +98,14 @@ class SocketFacts:
         return self.guard_ms if found_ms is None else found_ms
 
     def note_marker(self) -> None:
-        """Note that the master has shown its marker, if a vote with a guard was given: that needs one."""
+        """Note that the master has shown its marker, if it gave a vote with a guard: such a vote needs the marker."""
         if self.voted_us and self.guarded:
             self._facts.has_shown_marker = True
 
     def look_into(self, reply: Reply, step: float, sent_at: float, now: float) -> tuple[Reply | Failure, list[News]]:
-        """Judge a reply that shows more than its outcome: the master has no vote, or its clock and ours moved apart.
+        """Judge a reply which shows that the master has no vote, or that its clock and ours may have moved apart.
 
-        Return the reply itself, or the `Failure` that it comes to.
+        Return the reply, or the `Failure` to use instead of it; and the news.
         """
         facts, news = self._facts, list[News]()
         if reply[0] == b"no_vote":
@@ -113,10 +113,11 @@ class SocketFacts:
             if self.named_ms < 0 and until_us <= now_us:
                 return Failure(facts.address, _FIRST_CONTACT, sent=False), news
             news += facts.without_vote(now_us, until_us, now)
-            # Where that time is over, others have a larger guard by now: the next socket reads the marker. Or the guard
-            # began after this socket was opened: a server that runs on may have another replication id by now. A socket
-            # that goes on naming the old one would begin the guard again, and so would those of the others in turn:
-            # nobody would ever get a vote.
+            # Retire the socket in two cases, so that a new one reads what is true now:
+            # * The time without a vote is over already: other clients have set a larger guard in the marker.
+            # * The guard began after this socket was opened: the running server may have a new replication id. A socket
+            #   that goes on naming the old one begins the guard again, as do the other clients' sockets in their turn,
+            #   and no client would ever get a vote.
             self.is_retired |= until_us <= now_us or until_us - self.guard_ms * 1000 > self.opened_us
         if step:
             news += facts.stepped(step, reply[1])
@@ -125,16 +126,17 @@ class SocketFacts:
             return reply, news
         if facts.offset.is_in_doubt:
             news.append(InDoubt())
-        # A hold that is there still may be extended; but not if nobody knows whether the new lease began before a step.
+        # An extended hold is still there, so its renewal counts, unless the request was sent before the step was seen:
+        # then the new lease may have begun before the step.
         if is_given(reply) and (reply[0] != b"extended" or sent_at < facts.offset.stepped_at):
             return Failure(facts.address, "its clock and ours moved apart all at once a moment ago"), news
         return reply, news
 
     def identify(self) -> None:
-        """Take the largest guard that any master of this client has shown: one that restarted has forgotten it.
+        """Take the largest guard that any master of this client has shown: a restarted master has forgotten its own.
 
-        At a first contact, a script may not begin it: the client may name masters that do not exist. Scripts are told
-        that it is a guard of others, as which it stops nobody.
+        At a first contact no script may begin a guard, because the client may name masters that do not exist: scripts
+        are told so by a minus. A plus marks a guard that other clients have set: it takes the vote from no master.
         """
         self.note_marker()
         facts = self._facts

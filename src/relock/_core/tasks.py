@@ -10,19 +10,19 @@ from relock._keys import LockKeys
 
 RETRY_SECONDS_MIN = 0.1
 HEAL_RETRY_SECONDS_MIN = 0.002
-HEAL_SECONDS = 1.0  # for so long a quorum's word is good enough to heal; the next renewal brings a new one
+HEAL_SECONDS = 1.0  # a quorum's confirmation allows healing for this long; the next renewal brings another one
 
 
 class UndoTask(NamedTuple):
     """Task to end a hold or a place in the queue on every master.
 
     Attributes:
-        not_after: our time after which nothing of the undone request can arrive any more.
+        not_after: our time after which the undone request can't arrive any more.
         give_up_at: our time at which the hold's lease has run out by itself.
-        pause: seconds until the undo is tried again, if it has to be.
+        pause: seconds until the undo is tried again, if necessary.
         keeps_place: True if the waiter goes on waiting.
-        ticket: that waiter's, which gets its place back if it has lost that to this hold; 0 if it has no ticket.
-        left: the masters that have not confirmed the undo since nothing can arrive any more; None: all.
+        ticket: the ticket with which that waiter gets its place back, if this hold took it; 0 for none.
+        left: the masters that have not confirmed the undo since `not_after`; None for all.
     """
 
     keys: LockKeys
@@ -38,15 +38,15 @@ class UndoTask(NamedTuple):
 
 
 class PendingCheck(NamedTuple):
-    """Look to be taken later at what a slow master leaves in doubt because it has not answered yet.
+    """Check to be made later, when a slow master has answered or its time is over.
 
     Every release over several masters that returns at the quorum leaves a check, so a check must be cheap to make.
 
     Attributes:
-        is_left: returns whether the answers that have come by then leave a doubt.
-        answers: those to the last request, among which slow masters' answers go on arriving.
+        is_left: returns whether the answers that have come by then leave work to do.
+        answers: the answers to the last request, into which late answers are written.
         until: our time after which no answer comes any more.
-        task: makes the task that settles the doubt.
+        task: makes the task for the work that is left.
     """
 
     is_left: Callable[[], bool]
@@ -55,7 +55,7 @@ class PendingCheck(NamedTuple):
     task: "Callable[[], UndoTask | Settle]"
 
     def is_open(self, now: float) -> bool:
-        """Return whether an answer may yet come that settles the doubt."""
+        """Return whether an answer is still to come."""
         awaited = any(isinstance(answer[0], Failure) and answer[0].awaited for answer in self.answers)
         return awaited and now < self.until
 
@@ -68,7 +68,7 @@ class PassOn(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """Task to write a true hold count to the masters, which may have another one."""
+    """Task to write a hold count again to masters that may have another one."""
 
     hold: Hold
     pause: float = RETRY_SECONDS_MIN
@@ -78,7 +78,7 @@ class Heal(NamedTuple):
     """Task to heal holds that a quorum has just confirmed, and another master does not have.
 
     Attributes:
-        until: our time after which the quorum's word is too old to heal by.
+        until: our time after which the quorum's confirmation is too old for healing.
         pause: seconds until the task is tried again where another client's attempt is in the way on a master.
     """
 
@@ -88,19 +88,24 @@ class Heal(NamedTuple):
 
 
 class Accuse(NamedTuple):
-    """Task to take a master's vote after `step` of its clock, unless a quorum shows that it was a step of our clock."""
+    """Task to quarantine a master after a `step` of its clock, unless a quorum shows that the step was our clock's.
+
+    Attributes:
+        pause: seconds until the task is tried again, if the master did not answer.
+        waits: True if the task may wait, once, for masters that may yet show the same step.
+    """
 
     step: ClockStep
-    pause: float = RETRY_SECONDS_MIN  # until it is tried again, where the master could not be told
-    waits: bool = True  # once, where masters that are not heard may show the same step
+    pause: float = RETRY_SECONDS_MIN
+    waits: bool = True
 
 
 class Sample(NamedTuple):
-    """Task to look at the clocks of all masters, after a message that looks as if one of the clocks had stepped."""
+    """Task to sample the clocks of all masters, after a message which suggests that one of the clocks stepped."""
 
 
 class GoOn(NamedTuple):
-    """Task to `do` what a caller that has gone could not do yet, and can be done now; `do` does not wait."""
+    """Task to call `do`, which finishes the work of a caller that has ended, and must not wait."""
 
     do: Callable[[], object]
 

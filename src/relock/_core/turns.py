@@ -1,10 +1,10 @@
 """Judgement of which waiters cannot act, and so lose their places in the queues.
 
-A turn is for a waiter that can act. A waiter must look when it is told (woken, or given the lock), and when its own
-time is over. A task's waiter hears by its event loop alone, so it must also look while the loop owes an answer to
-whether it turns. A waiter that does not look is stuck: its thread is in a signal handler, say, or its loop blocks.
-Such a waiter loses its place in the queue, and the others go on. It never loses a hold: one that a releaser gave it for
-a moment ends by itself, or the waiter takes it or gives it back.
+A waiter that has its turn must look: when a message wakes it or gives it the lock, and when its own timeout is over. A
+waiter that does not look is stuck: its thread is in a signal handler, say, or its event loop blocks. A task's waiter
+is overdue, too, while its loop has not answered the question whether it turns. A stuck waiter loses its place in the
+queue, and the others go on. It never loses a hold: a short hold that a releaser gave ends by itself, unless the waiter
+takes it or gives it back.
 """
 
 from collections import deque
@@ -14,10 +14,10 @@ from typing import Protocol
 from relock._core.hold import FOREVER
 from relock._core.lock_spec import HANDED_LEASE_SECONDS
 
-TURN_SECONDS = HANDED_LEASE_SECONDS  # from the first telling to the loss of the place; what was given has ended by then
-LOOK_SECONDS = 0.25  # between two looks at which waiters have missed their turns, at least
+TURN_SECONDS = HANDED_LEASE_SECONDS  # from the first message to the loss of the place; a short hold has ended by then
+LOOK_SECONDS = 0.25  # between two searches for waiters that have missed their turns, at least
 LATE_SECONDS = 0.5  # a thread that wakes later than this was stopped, or its whole process was
-PAUSES_MAX = 16  # so many of the latest pauses are known
+PAUSES_MAX = 16  # pauses that are remembered
 TICKETS_KEPT = 1  # how often a waiter that has missed its turn gets its place back
 
 
@@ -26,13 +26,13 @@ class Waiting(Protocol):
 
     @property
     def overdue_since(self) -> float:
-        """Time of the local clock since which the waiter must look; infinity where it need not."""
+        """Our time since which the waiter must look; infinity if it need not."""
 
 
 class Turns:
-    """Turns of one client's waiters, counted in the time for which the process itself has run.
+    """Turns of one client's waiters, measured in the time for which the process itself has run.
 
-    A process that was stopped goes on with all its waiters overdue. No waiter could look during the pause, so the pause
+    When a stopped process goes on, all its waiters may be overdue. No waiter could look during the pause, so the pause
     does not count.
     """
 
@@ -40,7 +40,7 @@ class Turns:
         self._pauses: deque[tuple[float, float]] = deque(maxlen=PAUSES_MAX)  # when each ended, and its seconds
 
     def woke(self, due: float, now: float) -> None:
-        """Note that a thread that was to wake at `due` has woken; where it is late, the process was stopped."""
+        """Note that a thread which was to wake at `due` has woken `now`; if it is late, the process was stopped."""
         if now - due > LATE_SECONDS:
             self._pauses.append((now, now - due))
 
@@ -50,7 +50,7 @@ class Turns:
         return now - since - paused
 
     def has_missed(self, waiter: Waiting, now: float) -> bool:
-        """Return whether `waiter` must look, and has not for as long as a turn lasts."""
+        """Return whether `waiter` has had to look for as long as a turn lasts, and has not."""
         since = waiter.overdue_since
         return since <= now - TURN_SECONDS and self.run_for(since, now) >= TURN_SECONDS
 

@@ -1,14 +1,14 @@
 """Wait loop of all waiters.
 
-Every primitive that waits does so here, but for the first sleep of a client in line, which `judge_queued` returns. The
-loop looks, and if the lock is not to be had, it sleeps until woken or until another look makes sense. These moments
-bound a sleep:
+Every acquire that waits does so here, except for a first sleep in the queue of a lone master, which `judge_queued`
+returns. The loop asks for the lock; if the lock is not granted, it sleeps until woken or until another look makes
+sense. These moments bound a sleep:
 
 * the end of the caller's timeout;
 * the end of the holder's lease, for the head of the queue: nobody publishes when a lease runs out;
 * a back-off, while too few masters answer, or while wake-ups can't be received;
-* `LOOK_AGAIN_SECONDS_MAX`, for whatever nobody has thought of. The driver's heartbeat comes much more often: it
-  tells a waiter of its turn even when every message was lost.
+* `LOOK_AGAIN_SECONDS_MAX`, against mistakes in all of this. The driver's heartbeat comes much more often: it tells a
+  waiter of its turn even if every message was lost.
 
 There are two names. The *waiter* stands in the queue, under one name for the whole wait. The *owner* is the name that
 gets the lock. On a lone master they are the same. Among several masters, an attempt may end with a minority of grants.
@@ -42,7 +42,7 @@ from relock._owner import attempt_name, waiter_name
 from relock._scripts import Call
 
 SHORT_LOOK_PART = 0.9  # a look with less of the node timeout than this shows no master silent
-TICKETS_END = 2**53  # a master can't tell larger tickets apart: its numbers are doubles
+TICKETS_END = 2**53  # a master can't tell larger tickets apart: Lua's numbers are doubles
 TICKET_AHEAD_US = 1_000_000  # a ticket that several masters are to take is this far ahead of their clocks
 
 
@@ -51,15 +51,15 @@ class Wait(NamedTuple):
 
     Attributes:
         waiter: ``<client>:<uuid>`` of the wait, and of its first attempt.
-        until: when the caller's timeout ends, on the local clock; 0 or less for a single look.
-        levels: the hold count to begin with.
+        until: when the caller's timeout ends, on the local clock; a moment that is over makes a single look.
+        levels: the hold count of the new hold.
         jitter: returns a random number from 0 to 1.
         owners: every name under which the lock has been asked for, the waiter's first; filled before anything is sent.
         in_line: the lock is likely to be taken: subscribe first, so that the first look takes a place at once.
-        propose: returns a time (us) just above the clocks of several masters, as far as they are known: a fencing token
-            for all of them to give, and what a ticket is made of; 0 for none.
-        is_crowded: returns whether a request would have to wait for those of others.
-        missed: returns how often a waiter was told, and did not look for as long as a turn lasts.
+        propose: returns a time (us) just above the known clocks of several masters: a fencing token for all of them to
+            give, and the base of a ticket; 0 for none.
+        is_crowded: returns whether a request would have to wait for other callers' requests.
+        missed: returns how many turns a waiter has missed.
     """
 
     spec: LockSpec
@@ -75,23 +75,23 @@ class Wait(NamedTuple):
     missed: Callable[[bytes], int] = lambda _waiter: 0
 
     def take_call(self, owner: bytes) -> Call:
-        """Return the call that takes the lock for `owner` if it is free and nobody else's turn."""
+        """Return the call that takes the lock for `owner` if the lock is free and no other waiter's turn has come."""
         return take_call(self.spec, owner, self.levels, self.propose())
 
 
 def propose_ticket(ahead_us: int) -> int:
-    """Return a ticket for all of several masters to take, where `ahead_us` lies just above their clocks; 0 for none.
+    """Return a ticket for several masters to write alike, where `ahead_us` lies just above their clocks; 0 for none.
 
-    It lies far above the clocks, because a master that a request reaches late would else give another ticket.
+    The ticket lies a second above the clocks: a master whose clock has passed the ticket would write a larger one.
     """
     ticket = ahead_us + TICKET_AHEAD_US
     return ticket if TICKET_AHEAD_US < ticket < TICKETS_END else 0
 
 
 def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until: float, now: float) -> Park | None:
-    """Return the first sleep of a waiter, if a lone master has queued it and nothing else is to do by `now`; else None.
+    """Return the first sleep of a waiter that a lone master has queued; None if something else must be done first.
 
-    `acquire` would begin with the same sleep; it does whatever comes after.
+    `acquire` would sleep in the same way, and takes over when the sleep has ended.
     """
     reply: Any = answers[0][0]
     if reply.__class__ is not list or reply[0] != b"queued" or now >= until:
@@ -109,10 +109,14 @@ def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until
 def acquire(
     wait: Wait, first: First | None = None, grants: Sequence[Handed] | None = None
 ) -> Generator[Effect, Any, Outcome]:
-    """Look until the lock is granted, the timeout is over, or patience is; leave nothing behind.
+    """Ask for the lock until it is granted, or until the timeout or the patience is over; then leave nothing behind.
 
-    A grant was made to the last of the wait's `owners`. A caller that has looked once before passes what it found as
-    `first`, and one that has slept in its place, too, the `grants` that ended the sleep: the wait goes on from there.
+    A grant is of the last name in the wait's `owners`.
+
+    Args:
+        wait: the wait.
+        first: the answers to a first look that the caller has made itself.
+        grants: what ended the sleep of a caller that has also slept in the queue itself.
     """
     spec, clock = wait.spec, wait.clock
     now = clock()
@@ -137,13 +141,13 @@ class _Waiting:
     ticket: int | None = None
     # The ticket that was proposed to several masters; 0 if there is none, because their clocks are unknown.
     proposed: int = 0
-    undecided: bool = False
+    undecided: bool = False  # a lone master may have granted an attempt whose answer was lost
     # The answers to recent requests that may put the waiter into a queue, each with the request's not-after time.
     doubts: list[tuple[float, Sequence[Answer]]] = field(factory=list)
     declined: frozenset[bytes] = frozenset()  # names of holds that a releaser gave, and the waiter gave back
-    unheard: bytes | None = None  # the name of a hold that the last look has shown, and no message
+    unheard: bytes | None = None  # a hold that the last look showed as given to this waiter, without a message
     refusal: Refused | None = None  # the last refusal by a quorum
-    asked_at: float = NEVER  # the last look sent its last request then
+    asked_at: float = NEVER  # when the last look sent its last request
     missed: int = 0  # the number of missed turns at the last look
 
     @property
@@ -156,7 +160,7 @@ class _Waiting:
         if first is None:
             yield from self._listen()
         else:
-            self.listening = True  # the caller has subscribed, and then taken the place
+            self.listening = True  # the caller has subscribed before it asked for a place
         outcome, answers, _ = yield from attempt(self.wait.spec, self._next_call(), self.wait.clock, self.limit, first)
         return outcome if isinstance(outcome, Grant) else (yield from self.run(outcome, answers, grants))
 
@@ -168,11 +172,11 @@ class _Waiting:
         if len(spec.masters) > 1:
             self.proposed = propose_ticket(wait.propose()) if self.listening else 0
             if self.proposed or self.owner == wait.waiter:
-                # The attempt gets a name of its own, with the ticket in it. Giving it back keeps the waiter's place.
+                # The attempt gets a name of its own, with the ticket in it. To undo the attempt then keeps the place.
                 self._rename()
 
     def _note_missed(self) -> None:
-        """Drop the ticket of a waiter that has missed another turn, and more than one: it queues behind the others."""
+        """Drop the ticket if the waiter has missed another turn, beyond `TICKETS_KEPT`: it queues behind the others."""
         wait = self.wait
         before, self.missed = self.missed, wait.missed(wait.waiter)
         if self.missed > max(before, TICKETS_KEPT) and self.ticket is not None:
@@ -224,28 +228,29 @@ class _Waiting:
     def _has_time(self) -> bool:
         """Return whether there is time for another look.
 
-        There is none at the limit: what had to be given back took too long. Nor is there any once the caller's timeout
-        is over and others are being asked for: thousands may have the same one, and each would make the others late.
+        * After the limit there is none: giving back earlier grants took too long.
+        * After the caller's timeout there is none while other callers' requests wait for the same connection. Thousands
+          of callers may have the same timeout, and a last look of each would make the others late.
         """
         now = self.wait.clock()
         return now < self.wait.until or (now < self.limit and not self.wait.is_crowded())
 
     def _judge_end(self, outcome: Refused | NoQuorum) -> Refused | NoQuorum:
-        """Return the outcome of the wait: a refusal, too, if a quorum has refused once and the last look had no time.
+        """Return the outcome of the wait; the last refusal, if the last look lacked only the time for a quorum.
 
-        The masters are well then, as far as is known: this client has too much to do, or its process was stopped.
+        Then the masters are well, as far as is known: this client has too much to do, or its process was stopped.
         """
         if self.refusal is None or isinstance(outcome, Refused):
             return outcome
         node_timeout = self.wait.spec.node_timeout
-        # No master is waited for after the limit, so a client that is this late was stopped.
+        # No wait for a master goes beyond the limit, so a client that is this late was stopped.
         was_stopped = self.wait.clock() - self.limit > node_timeout
         was_short = self.limit - self.asked_at < SHORT_LOOK_PART * node_timeout
         had_no_time = was_stopped and not outcome.permanent
         return self.refusal if had_no_time or outcome.lacked_time(was_short=was_short) else outcome
 
     def _clear_up(self) -> Generator[Effect, Any, None]:
-        """End what may be left of the waiter, as the hold has another name: others would queue behind the waiter."""
+        """End what may be left under the waiter's name, as the hold has another one: others would queue behind it."""
         wait, spec, now = self.wait, self.wait.spec, self.wait.clock()
         for until, answers in self._open_doubts(now):
             yield Undo(spec.keys, wait.waiter, spec.ttl, until, answers)
@@ -253,7 +258,7 @@ class _Waiting:
             yield Undo(spec.keys, wait.waiter, spec.ttl, now + spec.node_timeout)
 
     def _take_over(self, grants: Sequence[Handed], outcome: Refused | NoQuorum) -> Generator[Effect, Any, Grant | None]:
-        """Take the lock that a releaser has given; give back what is too little, or too late, or not heard of."""
+        """Accept a hold that a releaser has given; give back those of too few masters, or too late, or unannounced."""
         by_name: dict[bytes, list[Handed]] = {}
         for grant in grants:
             if grant.owner not in self.declined:
@@ -269,7 +274,7 @@ class _Waiting:
         return None
 
     def _decline_unheard(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
-        """Give back a hold that two looks have shown to be given, with a pause between them for the message."""
+        """Give back a hold that a releaser gave this waiter, if no message came between two looks that showed it."""
         holder = outcome.holder.encode() if isinstance(outcome, Refused) and outcome.holder else b""
         if not self._is_given(holder):
             self.unheard = None
@@ -279,11 +284,11 @@ class _Waiting:
             self.unheard = holder
 
     def _is_given(self, holder: bytes) -> bool:
-        """Return whether a releaser must have given this hold: the hold is the waiter's, and was never asked for."""
+        """Return whether a releaser gave this hold: it is the waiter's, and the wait never asked under its name."""
         return waiter_name(holder) == self.wait.waiter and holder not in self.wait.owners
 
     def _decline(self, name: bytes) -> Generator[Effect, Any, None]:
-        """Give back what a releaser has given under `name`, for good: also where that arrives only later."""
+        """Give back what a releaser has given under `name`, also a grant of this name that arrives later."""
         spec = self.wait.spec
         self.declined |= {name}
         until = self._soon()
@@ -291,21 +296,21 @@ class _Waiting:
         yield Undo(spec.keys, name, spec.ttl, until, keeps_place=True, ticket=self.ticket)
 
     def _doubt(self, until: float, answers: Sequence[Answer]) -> None:
-        """Remember answers to a request that may put the waiter into a queue as late as `until`."""
+        """Remember the answers to a request that may put the waiter into a queue until `until`."""
         if self.ticket is not None or self.proposed:
             now = self.wait.clock()
             self.doubts = [doubt for doubt in self.doubts if now < doubt[0]]
             self.doubts.append((until, answers))
 
     def _open_doubts(self, now: float) -> Iterator[tuple[float, Sequence[Answer]]]:
-        """Return the doubts that a silent master may yet bear out."""
+        """Return the remembered requests that a silent master may still act on."""
         return (doubt for doubt in self.doubts if now < doubt[0] and any(_is_silent(answer) for answer in doubt[1]))
 
     def _note_ticket(self, outcome: Refused | NoQuorum) -> bool:
-        """Take the ticket of the answers, if there is one now; return whether the ticket must be written first of all.
+        """Note the ticket that the answers agree on, if any; return whether to write it before the waiter sleeps.
 
-        A quorum may have written the very ticket that was proposed, and all that have answered have it. Then no master
-        has a smaller one, and the heartbeat writes it to the others.
+        It need not be written again if a quorum has written the proposed ticket, and every master that has answered has
+        it. Then no master has a smaller ticket, and the heartbeat writes this one to the others.
         """
         if self.ticket is not None or not self.listening or not isinstance(outcome, Refused):
             return False
@@ -327,10 +332,10 @@ class _Waiting:
         return enqueue_call(spec, self.owner, wait.levels, ticket)
 
     def _settle(self, answers: Sequence[Answer]) -> Generator[Effect, Any, None]:
-        """Give back what a minority may have granted where the outcome is undecided, before the waiter sleeps.
+        """Give back what a minority may have granted in an undecided attempt, before the waiter sleeps.
 
-        A known grant is given back at once, and that of a slow master once it is known. A lone master is asked
-        again under the same name instead: what it may have granted is then still ours.
+        A known grant is given back at once, and that of a slow master once it is known. A lone master is asked again
+        under the same name instead: if it had granted the attempt, that hold is this wait's.
         """
         spec = self.wait.spec
         if len(spec.masters) == 1:
@@ -350,19 +355,18 @@ class _Waiting:
         self._rename()
 
     def _soon(self) -> float:
-        """Return the time until which a request sent now is waited for; what masters miss by then is undone later."""
+        """Return the time until which to wait for a request that is sent now; the background undoes the rest."""
         return min(self.wait.clock() + self.wait.spec.node_timeout, self.limit)
 
     def _rename(self) -> None:
-        """Give later attempts a new owner's name: what is still under way for the old one can't touch them."""
+        """Give later attempts a new owner's name: requests still under way for the old one can't touch them."""
         owners = self.wait.owners
         owners.append(attempt_name(self.wait.waiter, len(owners), self.ticket or self.proposed or None))
 
     def _leave(self, outcome: Refused | NoQuorum) -> Generator[Effect, Any, None]:
-        """Give up the place in the queue: before the caller goes on if masters answer in time, else in the background.
+        """Give up the place in the queue: at once if all masters answer in time, else in the background.
 
-        A request under way to a slow master may arrive after that, on another connection: then that master is told
-        once more.
+        If an earlier request may still reach a slow master on another connection, the end is sent there once more.
         """
         if not self.listening and not self.undecided:
             return
@@ -386,22 +390,22 @@ class _Waiting:
 
 
 def _is_silent(answer: Answer) -> bool:
-    """Return whether a master has not answered a request, and may have got it, or get it yet."""
+    """Return whether a master has not answered, and may have received the request, or may still receive it."""
     return isinstance(answer[0], Failure) and answer[0].sent
 
 
 def _moments(answers: Sequence[Answer]) -> list[float] | None:
-    """Return the time (us) of each master's clock at its answer; None where a master has not answered."""
+    """Return the time (us) of each master's clock at its answer; None if any master has not answered."""
     replies: list[Any] = [answer[0] for answer in answers]
     return None if any(isinstance(reply, Failure) for reply in replies) else [reply[1] for reply in replies]
 
 
 def _is_kept(answers: Sequence[Answer], left: Sequence[Answer]) -> bool:
-    """Return whether a master that granted an attempt has not heard that the grant is given back."""
+    """Return whether a master that granted an attempt has not confirmed that the grant is given back."""
     pairs = zip(answers, left, strict=True)
     return any(is_status(granted[0], b"granted") and isinstance(heard[0], Failure) for granted, heard in pairs)
 
 
 def _lease_end(lease_left: float, now: float) -> float:
-    """Return the moment at which a lease with `lease_left` seconds left ends; infinity where that is below 0."""
+    """Return the moment at which a lease with `lease_left` seconds left ends; infinity if `lease_left` is below 0."""
     return now + lease_left if lease_left >= 0 else float("inf")

@@ -29,7 +29,7 @@ def try_to_ask(raw: RawConnection, *words: str | int | bytes) -> Any:
 
 
 def close(raw: RawConnection) -> None:
-    """Close the connection; that the other side is gone is no matter any more."""
+    """Close the connection; ignore an error, because the other side may be gone."""
     try:
         raw.disconnect()
     except NETWORK_ERRORS:

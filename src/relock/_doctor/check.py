@@ -1,4 +1,4 @@
-"""Questions of `Client.check` to each master, beside those of its own connections."""
+"""Checks of `Client.check` on each master that the client's own connections do not make."""
 
 import os
 
@@ -12,18 +12,18 @@ KINDS = ("commands", "waking")  # `look_at` may find these wrong: missing comman
 
 
 def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, dict[str, str]]:
-    """Return what a client does not see on its own connections.
+    """Return the run_id of a master, and the faults that a client does not see on its own connections.
 
     Args:
         node: the master.
-        prefix: that of the locks' channels.
+        prefix: the prefix of the locks' channels.
         timeout: seconds to wait for each reply.
 
     Returns:
-        The run_id, empty where INFO is refused; and in words what is wrong with the `KINDS`.
+        The run_id, empty if INFO is refused; and the faults in words, by those of the `KINDS` that have one.
 
     Raises:
-        redis.RedisError, OSError: the master can't be reached, or refuses more than that.
+        redis.RedisError, OSError: the master can't be reached, or refuses another command.
     """
     listener = node.raw_connection(timeout)
     try:

@@ -24,8 +24,8 @@ def needed_commands() -> list[str]:
 def missing_commands(raw: RawConnection) -> list[str]:
     """Return those of `needed_commands` that the server does not know by these names.
 
-    Each command is sent without arguments. A server says first of all that it does not know a command. Of those that
-    it knows, it runs only INFO and TIME that way, which change nothing.
+    Each command is sent without arguments. If a server does not know a command, it says so before it complains about
+    arguments. Of the known ones, only INFO and TIME run without arguments, and they change nothing.
 
     Raises:
         redis.RedisError, OSError: the connection breaks.

@@ -1,6 +1,6 @@
-"""Examination of each master by ``doctor``: all that relock will need is tried there, rather than assumed.
+"""Examination of each master by ``doctor``, which tries everything that locks need there.
 
-The lock scripts run on a scratch lock of a random name, which nobody else can be using, and whose keys all have a short
+The lock scripts run on a scratch lock with a random name, which no other program uses; all of its keys have a short
 TTL. Nothing else is written.
 """
 
@@ -34,7 +34,7 @@ def examine_all(nodes: Sequence[Node], prefix: str, timeout: float) -> list[Exam
 def examine(
     node: Node, prefix: str, timeout: float, masters: int = 1, ranges: Sequence[Range] | None = None
 ) -> Examination:
-    """Examine one master; what fails is a finding, never an exception.
+    """Examine one master; a failure becomes a finding, and is never raised.
 
     Args:
         node: the master.

@@ -8,7 +8,7 @@ CLOCK_OFFSET_SECONDS_MAX = 1.0  # clocks that differ by more get a note
 
 
 class Verdict(StrEnum):
-    """Severity of a finding. Only *wrong* makes doctor fail; *note* is what to know, and perhaps to change."""
+    """Severity of a finding. Only *wrong* makes doctor fail; a *note* is good to know, and perhaps to change."""
 
     OK = "ok"
     NOTE = "note"
@@ -36,12 +36,12 @@ class Examination:
     """The facts that were found out about one master.
 
     Attributes:
-        run_id: which server it is; empty where INFO is refused.
-        incarnation: what scripts compare with the marker; empty where INFO is refused.
+        run_id: the id of the server process; empty if INFO is refused.
+        incarnation: the name that scripts compare with the marker; empty if INFO is refused.
         clock_offset: bounds (s) on its clock minus this machine's wall clock.
         guard: for how long (s) it has no vote after a restart, by its marker; None without a marker.
-        guard_set_by: the client that has set this guard; empty where that is not known.
-        guard_set_at: when (s since 1970, on its clock); None where that is not known.
+        guard_set_by: the client that has set this guard; empty if not known.
+        guard_set_at: when that client has set it (s since 1970, on the master's clock); None if not known.
         vote_in: in how many seconds it has a vote, 0.0 if it has one; None without a marker.
         slots: how many slots of a cluster it serves; None for a server of its own.
     """

@@ -25,10 +25,10 @@ class Marker:
 
     Attributes:
         incarnation: the server that the marker names.
-        until: time (s, on the master's clock) at which the vote begins.
-        guard: for how long (s) the master has no vote after a restart; None where the marker is damaged.
-        set_by: the client that has set this guard; empty where that is not known.
-        set_at: when that client has set it (s, on the master's clock); None where that is not known.
+        until: time (s, on the master's clock) from which the master has a vote.
+        guard: for how long (s) the master has no vote after a restart; None if the marker is damaged.
+        set_by: the client that has set this guard; empty if not known.
+        set_at: when that client has set it (s, on the master's clock); None if not known.
         now: when the marker was read (s, on the master's clock).
         seen: the marker's text, as the script `lower_guard` compares it.
     """
@@ -48,7 +48,7 @@ class Marker:
 
     @property
     def origin(self) -> str:
-        """Words for the end of a sentence: which client has set the guard, and when; empty where that is not known."""
+        """Text for the end of a sentence: the client that has set the guard, and when; empty if not known."""
         return f", set by {self.set_by} at {utc(self.set_at)}" if self.set_by and self.set_at is not None else ""
 
 
@@ -89,9 +89,9 @@ class Look:
     """The result of looking at one master's guard, or of ending it.
 
     Attributes:
-        marker: None where there is none, or where the master did not say.
+        marker: None if there is none, or the master did not answer.
         outcome: `lowered`, `changed` or `absent` after an attempt to end the guard; empty after a look.
-        trouble: why the master did not say; empty where it did.
+        trouble: why the master did not answer; empty if it did.
     """
 
     address: str

@@ -1,4 +1,4 @@
-"""A lock that nobody else uses, on which all lock scripts run, and the channel on which its waiter is woken."""
+"""Scratch lock of ``doctor``, on which all lock scripts run, and the channel on which its waiter is woken."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from relock._runtime.net.slots import Range
 from relock._scripts import load, pack_argument
 
 SCRATCH_LEASE_MS = 5_000
-NEVER_NOT_AFTER_US = b"%d" % 2**53  # Lua's numbers are exact up to this one
+NEVER_NOT_AFTER_US = b"%d" % 2**53  # a not-after time that never comes; Lua's numbers are exact up to this one
 SCRIPT_ARGUMENTS: dict[str, str | int] = {
     "accused": "nobody",
     "seen": "nothing",
@@ -38,7 +38,7 @@ SCRIPT_ARGUMENTS: dict[str, str | int] = {
 
 @define
 class Scratch:
-    """Lock that nobody uses, two owners that want it, and the channel of their client."""
+    """Lock with a random name, two owners that want it, and the channel of their client."""
 
     raw: RawConnection
     prefix: str
@@ -78,7 +78,7 @@ class Scratch:
             return error
 
     def steps(self) -> Iterator[tuple[str, Any, str]]:
-        """Run each script; give its name, what it answered, and what it should have answered."""
+        """Run each script; yield its name, the status that it returned, and the status that it should have returned."""
         one, two = self.owner("1"), self.owner("2")
         yield "acquire", self.call("acquire", one), "granted"
         yield "enqueue", self.call("enqueue", two), "queued"
@@ -117,7 +117,7 @@ def _subscribe(listener: RawConnection, scratch: Scratch, found: Examination) ->
 
 
 def refusal_to_subscribe(listener: RawConnection, prefix: str, client: str) -> Finding | None:
-    """Let `listener` subscribe to the channel of `client`; return what is wrong if that is refused, else None."""
+    """Let `listener` subscribe to the channel of `client`; return the finding if that is refused, else None."""
     reply = try_to_ask(listener, "SUBSCRIBE", client_channel(prefix, client))
     if not isinstance(reply, Exception):
         return None
@@ -127,19 +127,19 @@ def refusal_to_subscribe(listener: RawConnection, prefix: str, client: str) -> F
 
 
 def refusal_to_publish(raw: RawConnection, prefix: str, client: str) -> Finding | None:
-    """Publish to the channel of `client`; return what is wrong if that is refused, else None."""
+    """Publish to the channel of `client`; return the finding if that is refused, else None."""
     reply = try_to_ask(raw, "PUBLISH", client_channel(prefix, client), "hello")
     return _judge_refusal(reply, prefix) if isinstance(reply, Exception) else None
 
 
 def _judge_refusal(refusal: Exception, prefix: str) -> Finding:
-    """Return the finding for a refused message. No script fails for it, so nobody else would say so."""
+    """Return the finding for a refused message; no script fails because of it, so only this finding shows it."""
     says = f"PUBLISH is refused: {refusal}; a release wakes no waiter, and waiters look only with their heartbeats"
     return Finding("PUBLISH", Verdict.WRONG, says, f"allow this user PUBLISH and the channels {prefix}:client:*")
 
 
 def _count_receivers(raw: RawConnection, listener: RawConnection, scratch: Scratch, found: Examination) -> bool:
-    """Add what PUBLISH says of one receiver; return False if it is refused."""
+    """Add the finding whether PUBLISH counts its one receiver; return False if PUBLISH is refused."""
     receivers = try_to_ask(raw, "PUBLISH", scratch.channel, "doctor")
     if isinstance(receivers, Exception):
         found.findings.append(_judge_refusal(receivers, scratch.prefix))
@@ -155,7 +155,7 @@ def _count_receivers(raw: RawConnection, listener: RawConnection, scratch: Scrat
 
 
 def _ask_who_listens(raw: RawConnection, scratch: Scratch, found: Examination) -> None:
-    """Try PUBSUB NUMSUB: only a release past many dead waiters uses it, and does without it where it is refused."""
+    """Try PUBSUB NUMSUB, which only a release past many dead waiters uses, and can do without."""
     counts = try_to_ask(raw, "PUBSUB", "NUMSUB", scratch.channel)
     if isinstance(counts, Exception):
         advice = "allow this user PUBSUB NUMSUB, or let a release past many dead waiters take longer"
@@ -184,7 +184,7 @@ def _run_scripts(scratch: Scratch, found: Examination) -> None:
 
 
 def _await_wake_up(listener: RawConnection, found: Examination, timeout: float) -> None:
-    """Wait for the message of the release to the next in the queue, which a script sends."""
+    """Wait for the wake-up that the release has published to the next waiter; add the finding."""
     if any(finding.check == "scripts" and finding.verdict is not Verdict.OK for finding in found.findings):
         return
     if listener.can_read(timeout) and listener.read_response()[2].startswith(b"wake "):

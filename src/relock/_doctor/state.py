@@ -1,4 +1,4 @@
-"""Findings from what a master says of itself: INFO, clock, vote, configuration, and what this user may ask."""
+"""Findings from a master's own replies: INFO, clock, vote, configuration, and the rights of this user."""
 
 import time
 from typing import Any
@@ -19,7 +19,7 @@ REDIS_MIN, VALKEY_MIN = (6, 2), (7, 2)
 
 
 def look_at_state(raw: RawConnection, found: Examination, prefix: str, masters: int) -> None:
-    """Add the findings about one of so many masters; the keys of its locks begin with the prefix."""
+    """Add the findings about one of `masters` masters; the keys of its locks begin with the prefix."""
     _look_at_commands(raw, found)
     _look_at_info(raw, found)
     _look_at_clock(raw, found)
@@ -87,7 +87,7 @@ def _judge_eviction(info: ServerInfo, found: Examination) -> None:
 
 
 def _look_at_clock(raw: RawConnection, found: Examination) -> None:
-    """Bound the clocks' difference by each reply: the master read its clock after the request, before the reply."""
+    """Bound the clocks' difference: the master read its clock between a request and its reply."""
     low, high = float("-inf"), float("inf")
     for _ in range(CLOCK_SAMPLES):
         sent_at = time.time()
@@ -107,7 +107,7 @@ def _look_at_clock(raw: RawConnection, found: Examination) -> None:
 
 
 def _look_at_votes(raw: RawConnection, found: Examination, prefix: str, masters: int) -> None:
-    """Judge by a master's marker, as the scripts do, whether it may grant locks. Without a marker it has no guard."""
+    """Judge by a master's marker, as scripts do, whether it has a vote. Without a marker the master has no guard."""
     try:
         marker = read_marker(raw, prefix)
     except redis_errors.ConnectionError:
@@ -156,7 +156,7 @@ def _judge_vote(found: Examination, guard: float, marker: Marker) -> None:
 
 
 def _look_at_persistence(raw: RawConnection, found: Examination, masters: int) -> None:
-    """Find what a restart makes this master forget: without a guard, somebody else may get a lock that is held."""
+    """Find what a restart makes this master forget: without a guard, a second owner may get a lock that is held."""
     reply, settings = try_to_ask(raw, "INFO", "persistence"), try_to_ask(raw, "CONFIG", "GET", "*append*")
     saving = try_to_ask(raw, "CONFIG", "GET", "save")
     if isinstance(reply, Exception):
@@ -173,7 +173,7 @@ def _look_at_persistence(raw: RawConnection, found: Examination, masters: int) -
 
 
 def _look_at_rights(raw: RawConnection, found: Examination) -> None:
-    """Try SWAPDB, which no guard notices. The names are none of databases, so nothing is swapped."""
+    """Try SWAPDB, which no guard notices, with names that no databases have: so nothing is swapped."""
     if not found.guard:
         return
     reply = try_to_ask(raw, "SWAPDB", "this", "that")
@@ -206,7 +206,7 @@ def _remedy(found: Examination) -> str:
 
 
 def _setting(reply: Any, name: bytes) -> str:
-    """Return one value of a CONFIG GET; empty where it is not set, or may not be read."""
+    """Return one value of a CONFIG GET; empty if it is not set, or may not be read."""
     if isinstance(reply, Exception):
         return ""
     return str(dict(zip(reply[::2], reply[1::2], strict=True)).get(name, b"").decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""The driver that carries out flows with threads; `relock._core.effects` has the contract."""
+"""Driver that carries out flows on the calling thread; `relock._core.effects` has the contract."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Generator
@@ -22,7 +22,7 @@ Handlers = dict[type, Callable[[Any], Any]]
 
 
 class Driver(Host):
-    """Runs flows over the masters and the hub of one session.
+    """Driver of flows over the masters and the hub of one session.
 
     Attributes:
         fan_out: asks all masters.
@@ -67,7 +67,7 @@ class Driver(Host):
         return [server.pool for master in self.masters for server in master.servers]
 
     def offsets(self) -> list[Offset]:
-        """Return what is known of each master's clock."""
+        """Return the bounds that are known of each master's clock."""
         return [master.facts.offset for master in self.masters]
 
     def is_down(self, master: int) -> bool:
@@ -89,15 +89,15 @@ class Driver(Host):
             return end.value
 
     def run_on_own(self, flow: Flow) -> Any:
-        """Run a flow that must not wait behind calls: where no connection is free, on one beside those of calls."""
+        """Run a flow that must not wait behind calls: if no connection is free, it gets one of its own."""
         return self.run(flow, self._own_handlers)
 
     def run_shielded(self, flow: Flow) -> Any:
-        """Run a flow that cleans up, as `run_on_own` does, also while the client is being closed."""
+        """Run a flow that cleans up, as `run_on_own` does, even while the client is being closed."""
         return self.run(flow, self._shielded_handlers)
 
     def ask(self, asked: Ask | Exchange) -> list[Answer]:
-        """Ask all masters; raise `ClientClosedError` once the client was closed, unless this ends something."""
+        """Ask all masters; raise `ClientClosedError` once the client was closed, unless `asked` ends something."""
         if not asked.ends:
             self.check_open()
         return self.fan_out.ask(asked, strict=not asked.ends)
@@ -107,12 +107,12 @@ class Driver(Host):
         return self.fan_out.ask(ask, strict=True, is_call=False)
 
     def ask_shielded(self, ask: Ask) -> list[Answer]:
-        """Ask all masters for a clean-up: also while the client is being closed, and never behind calls."""
+        """Ask all masters for a clean-up: even while the client is being closed, and never behind calls."""
         return self.fan_out.ask(ask, strict=False, is_call=False)
 
     def _listen(self, listen: Listen) -> bool:
         if self.closed:
-            self.check_open()  # no subscription is made any more
+            self.check_open()  # after `close`, no subscription may be made
         self.hub.register(listen.owner, listen.keys)
         return self.hub.listen(listen.until)
 

@@ -1,7 +1,7 @@
-"""Weak set of objects, for any thread to look at while others add and drop some.
+"""Weak set of objects that one thread may iterate while others add and drop some.
 
-A `weakref.WeakSet` is written in Python, and its iteration goes wrong where another thread has it forget one object and
-add another in between: then one of the rest is passed over, and nothing tells.
+`weakref.WeakSet` is written in Python. If another thread drops one object and adds another during its iteration, the
+iteration may silently skip a third one.
 """
 
 from collections.abc import Iterator

@@ -9,7 +9,7 @@ class Machine(Platform):
 
     @property
     def log(self) -> Log:  # type: ignore[override]
-        """Writer of the log, made when it is first needed. No lock guards that: the caller may be interrupted."""
+        """Writer of the log, made when it is first needed; without a lock, because callers may be interrupted."""
         made: Log | None = self.__dict__.get("_log")
         return made or self.__dict__.setdefault("_log", Log(self))
 

@@ -1,7 +1,7 @@
-"""Platform of the runtime: a clock, threads, what threads wait with, sockets, and chance.
+"""Platform of the runtime: a clock, threads, queues and polls to wait with, sockets, and random numbers.
 
-Nothing in this package waits, sleeps or draws a number in any other way. So a simulation that brings a platform of
-its own decides everything that happens, and runs the very code that runs in production.
+The package waits, sleeps and draws numbers only through the platform. So a simulation with a platform of its own
+decides everything that happens, and runs the very code that runs in production.
 """
 
 import logging
@@ -65,9 +65,9 @@ class Platform:
         waker: makes a `Waker`, which ends such a poll.
         sleep: sleeps for so many seconds.
         chance: draws a number from 0 to 1.
-        who: returns the owner that the calling thread is.
+        who: returns the calling thread as an `Owner`.
         loop: returns the event loop that the calling thread runs, or None.
-        task: returns what that loop runs; None where there is none.
+        task: returns the task or callback that this loop runs; None outside a loop.
         open_channel: makes the channel of an open connection.
         loop_channel: makes such a channel that an event loop watches.
     """
@@ -86,7 +86,7 @@ class Platform:
     loop_channel: Callable[..., LoopChannel] = LoopChannel
 
     def random_hex(self, count: int) -> str:
-        """Return `count` random bytes, which nobody else draws, in hex."""
+        """Return `count` random bytes from the operating system, in hex."""
         return os.urandom(count).hex()
 
     def start(self, target: Callable[[], object], name: str) -> None:

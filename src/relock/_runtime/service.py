@@ -1,4 +1,4 @@
-"""Daemon thread that is started when it is first needed, and again if it should ever have died."""
+"""Daemon thread that is started when it is first needed, and again if it has died."""
 
 import logging
 import sys
@@ -12,15 +12,15 @@ from relock._runtime.platform import Platform
 
 logger = logging.getLogger(__name__)
 
-SHUTDOWN = "interpreter shutdown"  # in what Python says where no thread can be started because the interpreter ends
-FAILURE_PAUSE_SECONDS = 0.1  # a failure that comes back at once must not keep a core busy
+SHUTDOWN = "interpreter shutdown"  # part of Python's message if no thread can be started because the interpreter ends
+FAILURE_PAUSE_SECONDS = 0.1  # a step that fails again and again must not keep a core busy
 
 
 class Service(ABC):
     """Background thread of a client.
 
-    Callers may be interrupted between any two instructions, so they take no lock here: two of them may both start a
-    thread. The threads settle among themselves which one runs; the other ends at once.
+    Callers may be interrupted between any two instructions, so they take no lock here, and two callers may both start a
+    thread. The thread that gets `_running` goes on, and the other one ends at once.
     """
 
     name = "relock"
@@ -32,7 +32,7 @@ class Service(ABC):
         self._after_steps: Callable[[], object] | None = None
         self._start_failed = False
         self._thread: Any = None
-        self._running = threading.Lock()  # held by the thread that runs, for as long as it does
+        self._running = threading.Lock()  # held by the service's thread while it runs
 
     @property
     def running(self) -> bool:
@@ -44,7 +44,7 @@ class Service(ABC):
         return self._thread is not None and self._thread is self._platform.current()
 
     def ensure(self) -> bool:
-        """Start the thread unless it runs; return False where there can be none.
+        """Start the thread unless it runs; return False if no thread can be started.
 
         A failed start is logged, and tried again with the next call.
         """
@@ -60,13 +60,13 @@ class Service(ABC):
         return True
 
     def _log_failed_start(self, *, is_news: bool) -> None:
-        """Warn once, not with each acquire, until a start succeeds; and not at the end of the interpreter."""
+        """Warn once until a start succeeds, and not with each acquire; never at the end of the interpreter."""
         is_news = is_news and not self._start_failed
         self._start_failed = True
         self._platform.log.write(
             logger,
             logging.WARNING if is_news else logging.DEBUG,
-            "the thread %s can't be started: what it is for is not done until it can",
+            "the thread %s can't be started: its work is not done until it can be",
             self.name,
             exc_info=True,
         )
@@ -87,7 +87,7 @@ class Service(ABC):
         try:
             self.step()
         except (ClientClosedError, SystemExit):
-            if not self.stopping:  # `stop` is about to be called: no failure, but no reason to hurry either
+            if not self.stopping:  # `close` is about to call `stop`; until then, do not spin
                 self._platform.sleep(FAILURE_PAUSE_SECONDS)
         except Exception:
             if not self.stopping:
@@ -96,14 +96,14 @@ class Service(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Do what must be done now, and sleep until there is more; called again and again."""
+        """Do the work that is due now, and sleep until there is more; called again and again."""
 
-    def wake(self) -> None:  # noqa: B027 - most need it, and for others there is nothing to do
+    def wake(self) -> None:  # noqa: B027 - not every service has steps that may be far away
         """Have the thread take its next step now, if that could be far away. Takes no lock."""
 
     def call_after_steps(self, function: Callable[[], object]) -> None:
         """Have the thread call `function` after each step, the first time soon. Takes no lock."""
-        self._after_steps = function  # Mark, then look: a thread that comes to run only now finds what `wake` puts
+        self._after_steps = function  # Mark, then look: the step that `wake` causes must find the function
         self.wake()
 
     def stop(self) -> None:

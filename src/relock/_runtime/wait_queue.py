@@ -1,9 +1,9 @@
 """Queue of callers that wait: the first that came has the first turn.
 
-Nothing is handed over. A caller that waits is woken by a token, and looks for itself. So an exception that strikes
+Nothing is handed over. A token wakes a caller, which then looks for itself whether it can go on. So an exception
 between any two instructions loses no more than the place of the caller that it strikes. Each step is one operation of a
-deque, or of a queue of tokens. `threading.Event` and `threading.Condition` have a lock of Python's inside, and such an
-exception could leave it taken.
+deque, or of a queue of tokens. `threading.Event` and `threading.Condition` contain a lock of Python's, which such an
+exception could leave taken.
 """
 
 from collections import deque
@@ -30,8 +30,8 @@ class Entry:
 
     Attributes:
         tokens: gets a token for each reason to look.
-        caller: the thread or task that waits, where others must know it.
-        until: our time after which `WaitQueue.first` passes the entry over, whatever has become of the caller.
+        caller: the thread or task that waits, if other callers must know it.
+        until: our time after which `WaitQueue.first` removes the entry, even if the caller never leaves.
         is_waiting: False once the caller has left.
     """
 
@@ -45,8 +45,8 @@ class WaitQueue:
     """Queue of callers that wait, each by its `Entry`.
 
     Attributes:
-        waiting: weak references to the entries, also of callers that have left: `first` removes those. An entry dies
-            with a caller that was struck before it could leave.
+        waiting: weak references to the entries. `first` removes those of callers that have left. If an exception keeps
+            a caller from leaving, its entry dies with the caller's frame.
     """
 
     def __init__(self) -> None:
@@ -57,13 +57,13 @@ class WaitQueue:
         self.waiting.append(ref(entry))
 
     def leave(self, *entries: Entry) -> None:
-        """Take entries out, and wake the first of the others: a token for it may have come to one of these."""
+        """Take entries out, and wake the first of the others, in case its token went to one of these."""
         for entry in entries:
             entry.is_waiting = False
         self.wake_first()
 
     def first(self, now: float = NEVER) -> Entry | None:
-        """Return the first entry that still waits at `now`; remove those before it: there may be thousands."""
+        """Return the first entry that still waits at `now`; remove the entries before it, which may be thousands."""
         while True:
             try:
                 reference = self.waiting[0]
@@ -88,9 +88,9 @@ class WaitQueue:
                 entry.tokens.put(None)
 
     def wait_for(self, is_so: Callable[[], bool], until: float, platform: Platform) -> bool:
-        """Have the calling thread wait until `is_so()`, until `until` at most; return whether it is.
+        """Have the calling thread wait until `is_so()` is true, until `until` at most; return whether it is.
 
-        The thread that makes it true must call `wake_all` afterwards.
+        The code that makes `is_so()` true must call `wake_all` afterwards.
         """
         tokens: SimpleQueue[None] = platform.queue()
         return wait_out(self.looks(is_so, until, platform.clock, tokens), tokens)

@@ -1,4 +1,4 @@
-"""Servers on free ports of loopback: found, started, and ended whatever happens."""
+"""Local servers on free ports of the loopback interface: they are found, started, and ended in any case."""
 
 import atexit
 import contextlib
@@ -155,7 +155,7 @@ class LocalServer:
         self._is_stopped = False
 
     def restart(self) -> None:
-        """Start the server again on its port, empty, and wait until it answers. If it still runs, it crashes before.
+        """Start the server again on its port, empty, and wait until it answers. If it still runs, `crash` it first.
 
         Raises:
             NoServerError: it does not start, not even after some attempts.
@@ -179,7 +179,7 @@ class LocalServer:
             freeze(self._process().pid)
 
     def go_on(self) -> None:
-        """Let the server go on with SIGCONT: it does all that it has been sent meanwhile."""
+        """Let the server go on with SIGCONT: it carries out the commands that have come meanwhile."""
         if self._is_stopped and self._is_running():
             self._is_stopped = False
             os.kill(self._process().pid, signal.SIGCONT)
@@ -210,7 +210,7 @@ class LocalServer:
         return process
 
     def await_answer(self) -> None:
-        """Wait until the server answers. Another one may have taken the port: what answers must be our process.
+        """Wait until the server answers. Another server may have taken the port, so the process id is checked.
 
         Raises:
             _UnfitError: it does not answer within `START_SECONDS`, or is too old.
@@ -271,7 +271,7 @@ def _start(stack: contextlib.ExitStack, program: Path, folder: Path, count: int)
 
 
 def _info(port: int) -> dict[str, str]:
-    """Return the fields of INFO server; none while nobody answers. So short a request needs no client."""
+    """Return the fields of INFO server; none while no server answers. A bare socket is enough for this request."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
             connection.sendall(b"INFO server\r\n")

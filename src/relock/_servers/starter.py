@@ -1,4 +1,4 @@
-"""Program that becomes another one, which the kernel ends when its parent dies, wherever the kernel can do that.
+"""Program that becomes another program, which the kernel (of Linux only) ends when its parent dies.
 
     python -I -S -c TEXT-OF-THIS-FILE PARENT PROGRAM ARGUMENT...
 
@@ -15,7 +15,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Execute the program; end with one line on stderr where that can't be done."""
+    """Execute the program; end with one line on stderr if that can't be done."""
     parent, *command = sys.argv[1:]
     if sys.platform.startswith("linux"):
         prctl = ctypes.CDLL(None).prctl

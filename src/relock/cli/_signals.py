@@ -15,7 +15,7 @@ _WAKE = 0  # no signal has this number
 
 
 class Interrupted(BaseException):
-    """Signal that ended the wait for the lock. As with KeyboardInterrupt, nothing but its addressee may catch it."""
+    """Signal that ended the wait for the lock; like KeyboardInterrupt, no ``except Exception`` catches it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
@@ -86,7 +86,7 @@ class Signals:
             raise Interrupted(signum)
 
     def collect(self) -> None:
-        """Raise nothing from now on: `wait` reports the signals. The first that came before has been raised."""
+        """Raise nothing from now on: `wait` reports the signals. If one came before, it has been raised."""
         self._raising = False
 
     def wait(self, seconds: float) -> list[int]:
@@ -110,7 +110,7 @@ def ignore_terminal_stop() -> None:
 
 
 def terminal_has_sent(signum: int) -> bool:
-    """Return whether the command has this signal already, because the terminal sent it to the whole foreground.
+    """Return whether the command has received this signal, because the terminal sent it to the whole foreground.
 
     Ctrl-C goes to every process of the terminal's foreground group, so to the command as well. Passing it on would
     count as a second Ctrl-C there, on which many programs give up their clean-up. A ``kill -INT`` of relock alone looks

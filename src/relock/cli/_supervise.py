@@ -11,7 +11,7 @@ from relock.cli._signals import Signals, terminal_has_sent
 KILL_SECONDS_MAX = 0.05
 KILL_TTL_PART = 20
 LOOK_AGAIN_SECONDS = 1.0
-SLEEP_SECONDS_MIN = 0.001  # a sleep may end just before a limit, and the next one must not be of no length
+SLEEP_SECONDS_MIN = 0.001  # a sleep may end just before a limit, and the next one must not last 0 s
 
 
 class Supervised(Protocol):
@@ -50,7 +50,7 @@ class Limits:
 def supervise(command: Supervised, lock: Kept, signals: Signals, limits: Limits) -> bool:
     """Watch the command to its end; return whether it was told to end because the lock could not be kept.
 
-    The lease's end is looked at anew after every sleep, so it does not matter why a sleep was late.
+    After every sleep, the time left is read anew, so a sleep that ends late does no harm.
     """
     sent = 0
     while command.poll() is None:

@@ -39,7 +39,7 @@ changed meanwhile.
 @json_option
 @click.pass_context
 def guard(ctx: click.Context, lower: bool, yes: bool, where: Where, as_json: bool) -> None:
-    """Print each master's guard, and end those that were shown if that was asked for."""
+    """Print each master's guard; with ``--lower``, end the guards that were shown."""
     if yes and not lower:
         raise click.UsageError("--yes goes with --lower")
     nodes = [node for url in where.urls for node in parse_nodes(url)]

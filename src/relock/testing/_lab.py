@@ -43,8 +43,8 @@ class Lab:
         seed: decides everything that is left to chance, such as delays of messages.
 
     Attributes:
-        masters: the masters; ``crash()``, ``restart()``, ``stop()``, ``go_on()`` and ``step(seconds)`` do to one what
-            its name says.
+        masters: the masters, each with the methods ``crash()``, ``restart()``, ``stop()``, ``go_on()`` and
+            ``step(seconds)``.
     """
 
     masters: list[Server]

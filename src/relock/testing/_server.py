@@ -113,7 +113,7 @@ class Server:
         self.is_stopped = True
 
     def go_on(self) -> None:
-        """Let the server go on, as SIGCONT does: it does all that has arrived meanwhile."""
+        """Let the server go on, as SIGCONT does: it carries out the commands that have arrived meanwhile."""
         self.is_stopped = False
         held_up, self._held_up = self._held_up, deque()
         while held_up:

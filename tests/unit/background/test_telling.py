@@ -289,7 +289,7 @@ def test_what_is_too_much_is_dropped_and_counted_and_that_is_said_twice(caplog: 
     assert queue.dropped == 40 - 10
     platform.log.settle(WITHIN)
     assert [record.getMessage() for record in caplog.records] == [
-        "relock-events can't keep up, because of a callback or a handler that hangs: more is dropped"
+        "relock-events can't keep up, because of a callback or a handler that hangs: some are dropped"
     ]
     gate.opened.set()
     queue.settle(WITHIN)
@@ -315,7 +315,7 @@ def test_a_log_that_hangs_says_what_it_dropped_when_it_goes_on(kept: Kept, log: 
     assert log.dropped == 22
     assert [record.getMessage() for record in kept.records] == [
         *["a"] * 8,
-        "relock-log can't keep up, because of a callback or a handler that hangs: more is dropped",
+        "relock-log can't keep up, because of a callback or a handler that hangs: some are dropped",
         "relock-log goes on; 22 were dropped",
     ]
 

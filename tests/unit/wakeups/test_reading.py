@@ -255,7 +255,7 @@ def test_a_message_that_strikes_whoever_acts_on_it_costs_the_connection_and_not_
     for _ in range(TRIES_MAX - 1):
         with pytest.raises(ValueError, match="a mistake"):
             ear.act()
-    with pytest.raises(redis_errors.ConnectionError, match="nobody could act on a message: b'any'"):
+    with pytest.raises(redis_errors.ConnectionError, match="each try to act on a message failed: b'any'"):
         ear.act()
 
 

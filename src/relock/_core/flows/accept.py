@@ -1,7 +1,7 @@
 """Waiter's side of a hand-off in one hop: a releaser's script has given the lock to the waiter, and a message said so.
 
-The lease is short, because nobody would know of a grant whose message was lost. The watchdog asks for the full lease
-after `relock._core.hold.HANDED_SETTLE_SECONDS`, if the hold is still there by then.
+The lease is short: if the message is lost, the lock is blocked until the lease ends. The watchdog asks for the full
+lease after `relock._core.hold.HANDED_SETTLE_SECONDS`, if the hold still exists by then.
 """
 
 from collections.abc import Generator, Sequence
@@ -16,7 +16,7 @@ from relock._core.quorum import Grant, is_token_safe, judge_handed
 def accept(
     spec: LockSpec, grants: Sequence[Handed], clock: Clock, until: float
 ) -> Generator[Effect, Any, Grant | None]:
-    """Accept the hold of `grants`, which have one name, and return it; None if that can't be: then give it back.
+    """Accept the hold of `grants`, which have one name, and return it; None if the caller must give it back.
 
     `until` is when the caller gives up.
     """

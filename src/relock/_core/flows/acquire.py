@@ -21,7 +21,7 @@ from relock._core.quorum import (
 )
 from relock._scripts import Call, load
 
-HEARTBEAT_SECONDS = 2.5  # a lost wake-up then costs less than 3 s, and a stopped waiter less than 10 s
+HEARTBEAT_SECONDS = 2.5  # so a lost wake-up costs less than 3 s, and a waiter that has stopped less than 10 s
 ATTEMPTS_PER_LOOK = 3  # attempts in one look: a request that came too late is repeated, with a new clock sample
 
 First = tuple[float, Sequence[Answer]]
@@ -31,7 +31,7 @@ Attempt = Generator[Effect, Any, tuple[Outcome, Sequence[Answer], float]]
 
 
 def take_call(spec: LockSpec, owner: bytes, count: int, proposal: int) -> Call:
-    """Return the call that takes the lock if it is free and nobody else's turn.
+    """Return the call that takes the lock if it is free and no other waiter's turn has come.
 
     `proposal` is a fencing token for all of several masters to give; 0: none.
     """
@@ -65,10 +65,10 @@ def enqueue_call(spec: LockSpec, owner: bytes, count: int, ticket: int) -> Call:
 
 
 def attempt(spec: LockSpec, call: Call, clock: Clock, until: float, first: First | None = None) -> Attempt:
-    """Make one attempt on all masters with one of the calls above; if they were asked before, go on from `first`.
+    """Make one attempt on all masters with `call`; if the masters were asked already, go on from `first`.
 
     `until` is when the caller gives up on silent masters, if that is before the node timeout. Return the outcome, the
-    answers, which go on being filled, and the time at which the last request was sent.
+    answers (late answers still go into this list), and the time at which the last request was sent.
     """
     before: Sequence[Answer] = ()
     for _ in range(ATTEMPTS_PER_LOOK):
@@ -94,8 +94,8 @@ def _remember(
 ) -> tuple[Outcome, Sequence[Answer]]:
     """Return the outcome of two requests under one name, where the second may have come too late to a master.
 
-    Such a master may have granted the first request, and no later answer says so. Its first answer counts then, and the
-    answers are those of this moment. Where there is no such master, the answers go on being filled.
+    Such a master may have granted the first request, and no later answer says so. Then its first answer counts, and the
+    answers are a copy of this moment. Without such a master, late answers still go into the list.
 
     In a grant such a master does not count, because its lease began before the others': it only may have the hold.
     """
@@ -119,9 +119,9 @@ def _is_conclusive(answer: Answer) -> bool:
 
 
 def write_token(spec: LockSpec, grant: Grant, clock: Clock, until: float) -> Generator[Effect, Any, Outcome]:
-    """Write the token to a quorum before anybody uses it: the masters' clocks differ by more than the lease.
+    """Write the token to a quorum before the caller uses it, because the masters' clocks differ by a lease or more.
 
-    `until` is when the caller gives up. Return the grant, or a `NoQuorum` where that failed.
+    `until` is when the caller gives up. Return the grant, or a `NoQuorum` if too few masters have the token in time.
     """
     call = load("fence").call(spec.keys, fence=grant.token, lease_ms=spec.templates.lease_ms)
     answers = yield Ask((call,), min(until, grant.end, clock() + spec.node_timeout), is_token_known)

@@ -1,7 +1,7 @@
-"""Renewals: of one hold, because its owner asks, or of many, because the watchdog does; and healing.
+"""Renewals, of one hold for its owner or of many for the watchdog; and healing.
 
 A master may lack a hold that a quorum has just confirmed: it has forgotten the hold (after a restart, say), or was away
-at the grant. It is given the hold again. A hold that a quorum has forgotten is lost and never put back.
+at the grant. Healing gives the hold to such a master. A hold that a quorum has forgotten is lost and never put back.
 """
 
 from collections import defaultdict
@@ -25,8 +25,8 @@ def extend(
 ) -> Generator[Effect, Any, AnswersByHold]:
     """Renew the leases of `holds` on all masters in one batch, and count the answers.
 
-    A silent master is waited for no longer than the shortest of these leases allows: the answers of the others count
-    only before that lease is over.
+    The shortest of these leases bounds the wait for a silent master, because the answers of the others count only
+    before that lease is over.
 
     Return the masters' answers for each hold. `ends` is that of `Ask`.
     """
@@ -57,13 +57,14 @@ def heal(
 ) -> Generator[Effect, Any, tuple[Hold, ...]]:
     """Give `holds`, which a quorum has just confirmed, to the masters that do not have them.
 
-    Only these masters are asked. A hold that another master has lost since (by `force_release`, say) is not put back
-    there: a quorum that has forgotten a hold meanwhile does not get it again.
+    Only these masters are asked. A master that has lost the hold since (by `force_release`, say) does not get it back:
+    a quorum that has forgotten the hold meanwhile must stay without it.
 
-    `is_current` says whether a hold is still held: a release takes it out of the book before it sends anything.
+    `is_current` returns whether a hold is still in the book; a release takes it out before anything is sent.
 
-    Return the holds for which a master has another hold at the moment. That other hold can only be of an attempt that
-    finds no quorum, so it ends soon. But it may have a quorum if ours was released meanwhile, so it is left in place.
+    Return the holds that a master refused, because it has another hold of the lock at the moment. As a rule, that hold
+    is of an attempt that finds no quorum, and ends soon. It is left alone, because it may have a quorum if ours was
+    released meanwhile.
     """
     refused: list[Hold] = []
     lacking: defaultdict[frozenset[int], list[Hold]] = defaultdict(list)

@@ -20,7 +20,7 @@ class HeartbeatReply(NamedTuple):
     """Outcome of the masters' answers to a heartbeat.
 
     Attributes:
-        turns: those of this client's owners whose turn it is on a quorum.
+        turns: the waiters of this client whose turn it is on a quorum.
         well: a quorum answered for every queue.
         lease_left: seconds until the first of the holders' leases has ended on a quorum; infinity when none does.
     """
@@ -31,14 +31,14 @@ class HeartbeatReply(NamedTuple):
 
 
 def heartbeat(queues: Iterable[Queue], until: float) -> Ask:
-    """Return the heartbeats in one batch: of each client's name for a lock, and its waiters (ticket and owner)."""
+    """Return all heartbeats in one batch; each queue is a client name and a lock, with its waiters (ticket, owner)."""
     return Ask(tuple(call for (client, keys), waiters in queues for call in _calls(client, keys, waiters)), until)
 
 
 def judge_heartbeat(answers: Sequence[Answer], votes: Sequence[bool]) -> HeartbeatReply:
     """Return the outcome of `answers` to a heartbeat.
 
-    `votes` says which masters have a vote: a master that may have forgotten a hold finds every lock free.
+    `votes` says which masters have a vote. Those without one name no turns, because they may have forgotten a hold.
     """
     quorum = quorum_of(len(answers))
     turns: Counter[bytes] = Counter()

@@ -12,7 +12,7 @@ from relock._core.quorum import is_status, quorum_of
 from relock._scripts import load
 
 QUEUE_LIMIT = 10_000
-KNOWS_ITSELF = 0  # the fence for a lone master, which has given every token itself
+KNOWS_ITSELF = 0  # the fence for a lone master: it has given every token itself, so there is none to tell it
 
 MasterReplies = Sequence[Reply | Failure]
 
@@ -46,8 +46,8 @@ class LockInfo:
 def look(spec: LockSpec, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator[Effect, Any, MasterReplies]:
     """Ask all masters for the state of the lock; return the replies, for `agree`.
 
-    A look changes nothing. So if connections that ended under it leave too few replies, all masters are asked once
-    more, in the same time.
+    This changes nothing on the masters. So if too few reply because connections ended, all masters are asked once
+    more, within the same time limit.
     """
     ask = Ask((load("inspect").call(spec.keys, limit=limit),), clock() + spec.node_timeout)
     replies = first_of_each((yield ask))
@@ -58,7 +58,7 @@ def look(spec: LockSpec, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator
 
 
 def is_worth_another_look(replies: MasterReplies) -> bool:
-    """Return whether too few masters replied, and those whose connections ended would make enough."""
+    """Return whether too few masters replied, but enough would with those whose connections ended."""
     replied = sum(isinstance(reply, list) for reply in replies)
     broken = sum(isinstance(reply, Failure) and reply.broken for reply in replies)
     return replied < quorum_of(len(replies)) <= replied + broken
@@ -82,9 +82,10 @@ def agree(name: str, answers: MasterReplies) -> LockInfo | None:
 
 
 def force_release(spec: LockSpec, clock: Clock) -> Generator[Effect, Any, tuple[bool, MasterReplies]]:
-    """End any hold of the lock, and keep the tokens rising.
+    """End any hold of the lock, and keep the fencing tokens rising.
 
-    Each master that ends a hold takes care of tokens that others gave, also for a hold that was granted since the look.
+    First look, to learn the largest token. Each master that ends a hold writes a token at least as large. So the next
+    grant gets a larger one, even after a hold that was granted since the look.
 
     Return whether a master ended a hold, and the answers. Nothing is ended if too few masters answered the look.
     """

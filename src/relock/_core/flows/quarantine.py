@@ -1,7 +1,7 @@
-"""Quarantine of a master, which takes its vote: its clock stepped, so it may have forgotten leases before their time.
+"""Quarantine of a master whose clock stepped: it loses its vote, because it may have ended leases too early.
 
-A step that a quorum of the masters shows at the same moment is the client's own (a machine that was suspended, say),
-and no master is accused.
+A step that a quorum of the masters shows at the same moment is a step of the client's own clock: its machine was
+suspended, say. Then no master loses its vote.
 """
 
 from collections import defaultdict
@@ -18,16 +18,16 @@ NOBODY = "relock clocks"  # the name of a lock that no owner takes
 
 
 def sample(prefix: str, until: float) -> Ask:
-    """Return a request that has each master reply with its time: the driver compares that with the bounds it knew."""
+    """Return a request whose replies carry each master's time, which the driver compares with the bounds it knows."""
     return Ask((load("inspect").call(lock_keys(prefix, NOBODY), limit=1),), until)
 
 
 def is_own_step(shown: ClockStep, steps: Sequence[ClockStep], masters: int) -> bool:
     """Return whether a quorum of the masters shows the step that one of them has shown.
 
-    `steps` are those of a short time. Only those that may have happened at the same moment count. Where the client's
-    machine stood still twice, some masters may show that in two steps, and others in one. So the sums are compared as
-    well, but only with those of masters that may have shown this step in one of theirs.
+    `steps` are the recent steps of all masters. Only those that may have happened at the same moment count. If the
+    client's machine stood still twice, some masters may show that in two steps, and others in one. So sums of steps are
+    compared as well, among the masters with a step that may have happened at the moment of this one.
     """
     own = [step for step in steps if step.master == shown.master]
     sums: defaultdict[int, float] = defaultdict(float)
@@ -45,14 +45,14 @@ def _is_shown(seconds: float, steps: Sequence[tuple[int, float]], masters: int) 
 
 
 def is_undecided(unheard: Set[int], steps: Sequence[ClockStep], masters: int) -> bool:
-    """Return whether a step may yet turn out to be our own: no clock is known to be steady, and some are not heard.
+    """Return whether a step may turn out to be our own: some masters were not heard, and all others show steps too.
 
-    `unheard` are the masters of which nothing is known; `steps` are as for `is_own_step`.
+    `unheard` are the masters that have not answered since; `steps` are as for `is_own_step`.
     """
     return bool(unheard) and len(unheard | {step.master for step in steps}) == masters
 
 
 def quarantine(prefix: str, client: str, incarnation: bytes, until: float) -> Ask:
-    """Return the request that takes the vote of the master that `incarnation` names, for all and during its guard."""
+    """Return the request that takes the vote of the master with this `incarnation`, for all clients and one guard."""
     call = load("quarantine").call(lock_keys(prefix, NOBODY), accused=incarnation, client=client)
     return Ask((call,), until)

@@ -30,8 +30,8 @@ class Ending(NamedTuple):
     Attributes:
         is_lost: a quorum had nothing to end: the hold was lost before.
         is_confirmed: a quorum has ended it.
-        is_awaited: each master has ended it or is silent, and the silent ones may yet show that they have ended it.
-        is_left: a master may still have it, or get it yet: it must be ended once more. False while that is awaited.
+        is_awaited: each master has ended it or is silent, and late answers may show that the silent ones did too.
+        is_left: a master may still have it, or get it later, so it must be undone. False while `is_awaited`.
     """
 
     is_lost: bool
@@ -54,12 +54,12 @@ def judge_end(hold: Hold, answers: Sequence[Answer]) -> Ending:
 
 
 def end_wait(spec: LockSpec, waiter: bytes, until: float) -> Ask:
-    """Return the request that ends whatever `waiter` may have got, and its place in the queue."""
+    """Return the request that ends any hold of `waiter`, and its place in the queue."""
     return Ask((end_call(spec.keys, waiter, 0, spec.ttl),), until)
 
 
 def give_back_call(keys: LockKeys, owner: bytes, ticket: int = 0) -> Call:
-    """Return the call that ends what an attempt may have got; the waiter keeps its place, with `ticket` if not 0."""
+    """Return the call that ends any hold of an attempt; the waiter keeps its place, with `ticket` if not 0."""
     return load("give_back").call(
         keys,
         owner=owner,
@@ -70,12 +70,12 @@ def give_back_call(keys: LockKeys, owner: bytes, ticket: int = 0) -> Call:
 
 
 def give_back(spec: LockSpec, owner: bytes, ticket: int | None, until: float) -> Ask:
-    """Return the request that gives back at once, on all masters, what an attempt may have got."""
+    """Return the request that ends, on all masters, any hold of an attempt."""
     return Ask((give_back_call(spec.keys, owner, ticket or 0),), until)
 
 
 def leave_call(keys: LockKeys, owner: bytes) -> Call:
-    """Return the call that gives up a place in the queue that nobody waits for any more."""
+    """Return the call that gives up the place in the queue of a waiter that has left."""
     return load("leave").call(keys, owner=owner)
 
 
@@ -87,8 +87,7 @@ def count_request(count: int) -> Prepared:
 def write_count(hold: Hold, count: int, clock: Clock, node_timeout: float, answers: Sequence[Answer]) -> AnswersFlow:
     """Go on writing the hold count, where the masters have been asked once, and have given these `answers`.
 
-    The hold is valid until its deadline whatever the masters answer; only *absent* from so many that no quorum is
-    left ends it.
+    The hold stays valid until its deadline, unless so many masters answer *absent* that the others are no quorum.
     """
     if count_status(answers, b"void"):  # a request that came too late is repeated once, with a new clock sample
         call = count_request(count).call(hold.keys, hold.owner)
@@ -100,7 +99,8 @@ def write_count(hold: Hold, count: int, clock: Clock, node_timeout: float, answe
 def write_counts(counts: Sequence[tuple[Hold, int]], clock: Clock, node_timeout: float) -> AnswersFlow:
     """Write the counts of several holds in one batch, as `write_count` does for one.
 
-    Wait for all masters, but only for a quorum once another count is right: this one may have come after that.
+    Wait for all masters; but once an owner has begun to write a newer count, only for a quorum: these counts are
+    outdated then, and may even arrive after the newer one.
     """
 
     def is_outdated(_answers: Sequence[Answer] = ()) -> bool:
@@ -122,7 +122,7 @@ class Counting(NamedTuple):
 
     Attributes:
         is_written: every master that has answered has written it.
-        is_awaited: a master is silent: if it had not been heard of for long, the request may have been void.
+        is_awaited: a master is silent, and may have received the request too late, so that it was void.
     """
 
     is_written: bool

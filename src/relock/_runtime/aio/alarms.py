@@ -1,4 +1,4 @@
-"""Timer of an event loop, shared by all that must go on at some time, though nothing has come for it."""
+"""Timer of an event loop for many deadlines."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,27 +8,28 @@ from relock._core.effects import Clock
 from relock._core.hold import FOREVER
 
 TIMER_SECONDS_MAX = 60.0  # a loop's clock stops while the machine is suspended, so a timer that wakes looks at ours
-LOOKS_PART = 0.05  # of the loop's time, which looks at many may take
-LATE_SECONDS_MAX = 0.4  # that a look may be put off to keep to that part
+LOOKS_PART = 0.05  # the part of the loop's time that looks may take
+LATE_SECONDS_MAX = 0.4  # the longest delay of a look in order to keep to that part
 
 T = TypeVar("T")
 
 
 class Alarms(Generic[T]):
-    """Things with a time each, and one timer. Nearly all are taken out before, so a timer for each would be in vain.
+    """Items with a time each, and a single timer: nearly all items are taken out early, and need no own timer.
 
-    The code that puts a thing in calls `look_by`, unless the timer is in time for the thing and is not late itself:
-    written out at each place, as calls are counted. The same code takes the thing out.
+    The code that adds an item calls `look_by`, unless the timer looks early enough and is not late itself: that
+    condition is written out at each place, because a call of a function would cost too much. The same code takes the
+    item out.
 
-    A look at thousands of them takes a millisecond. So the next look comes after many times as long as the last one
-    took, and they may go on late by that, but by no more than `LATE_SECONDS_MAX`. Only the search for what is due
-    counts, not what is done about it: that has to be done anyway.
+    A look at thousands of items takes a millisecond. So the pause before the next look is many times as long as the
+    last look took, but at most `LATE_SECONDS_MAX`, and items may be late by that. Only the search for due items counts
+    towards the pause: the work on them has to be done anyway.
 
     Args:
-        over: acts on a thing, with the thing's time and the time now: it takes the thing out, or gives it another time.
+        over: acts on an item, with its time and the time now: `over` takes the item out, or gives it another time.
 
     Attributes:
-        due: our time for each thing.
+        due: our time for each item.
         looks_at: our time at which the timer looks. A timer whose time is over is lost, or late: an exception struck
             the code that set it, or the machine was suspended, and a loop's clock stands still meanwhile.
     """
@@ -49,7 +50,7 @@ class Alarms(Generic[T]):
     def look_by(self, at: float) -> None:
         """Have the timer look at `at`, or earlier if it would have.
 
-        The new timer is set before the old one is cancelled: where an exception strikes, one of them is left.
+        The new timer is set before the old one is cancelled: if an exception strikes in between, a timer is left.
         """
         at = min(at, self.looks_at)
         timer = self._loop.call_later(min(max(0.0, at - self._clock()), TIMER_SECONDS_MAX), self._look)
@@ -58,7 +59,7 @@ class Alarms(Generic[T]):
             old.cancel()
 
     def close(self) -> None:
-        """Cancel the timer: nobody waits any more. Called on the loop, or when the loop is closed."""
+        """Cancel the timer, because no item is needed any more. Called on the loop, or when the loop is closed."""
         timer, self._timer, self.looks_at = self._timer, None, FOREVER
         if timer is not None and not self._loop.is_closed():
             timer.cancel()

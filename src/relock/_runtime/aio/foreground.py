@@ -1,4 +1,4 @@
-"""Part of a client on one event loop: it carries out what flows ask for, and never blocks the loop."""
+"""Part of a client on one event loop: it carries out the effects of flows, and never blocks the loop."""
 
 import asyncio
 import threading
@@ -45,12 +45,12 @@ class Foreground:
     hub of its own for its tasks that wait.
 
     Args:
-        stall_limit: seconds after which a loop that stands still has its holds renewed no more; infinity for never.
+        stall_limit: seconds; the holds of a loop that stands still for longer are not renewed. Infinity: always renew.
 
     Attributes:
         calls: the calls of tasks, as flows.
-        is_closed: True once no call goes on any more.
-        pulse: says whether the loop turns.
+        is_closed: True once no call may go on.
+        pulse: shows whether the loop turns.
     """
 
     calls: Calls
@@ -69,15 +69,15 @@ class Foreground:
         self._line = Line(loop, session.clock, self._room)
         self._inboxes = Inboxes(loop, session.clock, self.pulse)
         self._hub = hub_for(session, self._inboxes)
-        self._links_of: dict[Master, list[Link]] = {}  # those to nodes of a Cluster are made when they are needed
+        self._links_of: dict[Master, list[Link]] = {}  # links to nodes of a Cluster are made when they are needed
         for master in self._servers:
             self._link_for(master)
         self._deadlines = Alarms(loop, session.clock, self._overdue)
         self._lone = None if session.lone not in self._servers else self._link_for(session.lone)
         self.calls = Calls(session, session.interrupted_of_tasks, self._hub, is_crowded=lambda: self._room() <= 0)
-        self._idle: dict[LoopInbox, None] = {}  # where tasks that sleep are woken
+        self._idle: dict[LoopInbox, None] = {}  # inboxes of the tasks that sleep
         self._records: dict[CallRecord, None] = {}  # of the calls that are under way
-        self._busy = 0  # calls under way, but for those that sleep until they are woken; a `Pause` counts
+        self._busy = 0  # the number of calls under way, without those that sleep until they are woken
         self.is_closed = False
         self._handlers: dict[type, Callable[[Any], Coroutine[Any, Any, Any]]] = {
             Exchange: self._exchange,
@@ -95,18 +95,18 @@ class Foreground:
 
     @property
     def is_in_use(self) -> bool:
-        """True while a call is under way that may have to give back what it hears; after `stop`, also one asleep."""
+        """True while a call is under way that may have to undo a grant; after `stop`, sleeping calls count, too."""
         return (self._busy > 0 or (self.is_closed and bool(self._idle))) and not self.loop.is_closed()
 
     async def run(self, flow: Flow, record: CallRecord | None = None, until: float = FOREVER) -> Any:
         """Carry out what `flow` asks for, to its end; return what the flow returns.
 
-        A flow goes on only when its next request can be sent at once. So the flow really asks at the moment that it
-        notes, from which leases and time limits count.
+        A flow goes on only when its next request can be sent at once. So the request really leaves at the moment that
+        the flow notes, from which leases and time limits count.
 
         Args:
             flow: the call.
-            record: notes of what the call leaves behind if the loop is closed in its midst.
+            record: the notes by which the call is undone if the loop is closed in the middle of it.
             until: when the caller's own time is over; then the flow goes on, and its request may have to wait.
 
         Raises:
@@ -114,11 +114,11 @@ class Foreground:
             OvertakenError: the loop stood still, and another caller of the same owner has undone the call.
         """
         handlers, line, result, has_begun = self._handlers, self._line, None, False
-        suspended: list[None] = [None]  # `CallRecord.claim` takes it out; written out here, as calls are counted
+        suspended: list[None] = [None]  # `CallRecord.claim` takes the item out; inlined below, to save a call
         is_awaiting = True
         task = asyncio.current_task(self.loop)
         if task is None:
-            raise RuntimeError("a call was awaited outside a task: whose turn it is at a gate could not be told")
+            raise RuntimeError("a call was awaited outside a task of asyncio: await it in a task")
         if record is not None:
             record.task, record.suspended = task, suspended
             self._records[record] = None
@@ -139,7 +139,7 @@ class Foreground:
                 except IndexError:
                     is_awaiting = True
                     raise OvertakenError from None
-                effect, result = flow.send(result), None  # nothing of an answer is kept while the next effect waits
+                effect, result = flow.send(result), None  # drop the last answer: thousands of calls may wait here
                 suspended.append(None)
                 is_awaiting = True
                 result = await handlers[effect.__class__](effect)
@@ -159,14 +159,14 @@ class Foreground:
     def _answer(self) -> None:
         self._hub.tend()  # Hear, then answer
         if self.pulse.answer():
-            self.session.watchdog.poke()  # holds that were not renewed meanwhile are due
-            self.session.janitor.beat_now()  # and so are places that were given up
+            self.session.watchdog.poke()  # to renew holds whose renewal was stopped
+            self.session.janitor.beat_now()  # to restore places that were given up
 
     # Room -----------------------------------------------------------------------------------------------------------
 
     def _room(self) -> int:
-        """Return how many more tasks may send a request now: a quorum takes it, or is being connected."""
-        if (lone := self._lone) is not None:  # `Link.room` is written out here, as calls are counted
+        """Return how many more requests a quorum of the links takes now; below 1, tasks must wait."""
+        if (lone := self._lone) is not None:  # `Link.room` is inlined here, to save a call
             under_way = 0 if lone.connection is None else len(lone.connection.in_flight) + len(lone.waiting)
             return lone.in_flight_max - under_way - self._line.coming
         rooms = sorted([max(map(_room_of, links)) for links in self._links_of.values()], reverse=True)
@@ -180,11 +180,11 @@ class Foreground:
         return [server for master in self.session.masters for server in master.servers]
 
     def _link_for(self, master: Master) -> Link:
-        """Return the link to a master that has the least to do, and of these the first."""
+        """Return the link to a master with the least load."""
         links = self._links_of.get(master)
         if links is None:
             self._leave_retired()
-            # A call that waits for replicas keeps its connection busy, and the calls behind it waiting.
+            # A call that waits for replicas delays the calls after it on its connection, so there are several.
             count = LINKS_MAX if self.session.options.min_replicas else 1
             links = [Link(master, self.loop, self._line, self._hub) for _ in range(count)]
             self._links_of[master] = links
@@ -200,7 +200,7 @@ class Foreground:
     def _mark_idle(self, inbox: LoopInbox) -> None:
         """Note that the caller sleeps from now on, until something comes to its `inbox`."""
         self._busy -= 1
-        self._idle[inbox] = None  # Mark, then look: `stop` finds it, or this finds it closed
+        self._idle[inbox] = None  # Mark, then look: `stop` finds the inbox, or the caller finds this closed
 
     def _mark_busy(self, inbox: LoopInbox) -> None:
         """Note that the caller sleeps no more."""
@@ -210,7 +210,7 @@ class Foreground:
     # Effects --------------------------------------------------------------------------------------------------------
 
     def _exchange(self, exchange: Exchange) -> Coroutine[Any, Any, list[Answer]]:
-        """Send one prepared request, to a lone master without a detour, where nothing is in the way."""
+        """Send one prepared request; at once if there is a lone master whose link takes it, else as `ask` does."""
         if (lone := self._lone) is not None:
             answers, done = [lone.master.no_reply_yet], self.loop.create_future()
             round_ = Round(exchange, exchange.sent_at, answers, done=done, carriers=(lone,))
@@ -234,7 +234,7 @@ class Foreground:
         return way.answers
 
     async def _answers_to(self, round_: Round) -> list[Answer]:
-        """Wait for the answers that the asker of a round needs, until the round's time is over at most."""
+        """Wait until a round has the answers that its asker needs, or its time is over; return the answers."""
         done: Any = round_.done
         deadlines, until = self._deadlines, round_.until
         try:
@@ -293,7 +293,7 @@ class Foreground:
             waiting.close()
 
     async def _park(self, park: Park) -> list[Handed]:
-        """Sleep as `Park` says. Ten thousand tasks may sleep here: so one frame, with its state on the inbox."""
+        """Sleep as `Park` says. Ten thousand tasks may sleep here, so this has a single frame, and few variables."""
         session, hub = self.session, self._hub
         waiter = hub.waiters.get(park.owner) or hub.register(park.owner, park.keys)
         session.begin_park(waiter, park)
@@ -331,7 +331,7 @@ class Foreground:
     # The end --------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End the waits; from any thread. Calls that are about to hear something go on: see `is_in_use`."""
+        """End the waits; from any thread. Calls that await an answer go on: see `is_in_use`."""
         self._wake_all()
         self._on_loop(self._line.dismiss)
 
@@ -347,31 +347,31 @@ class Foreground:
 
     @property
     def is_open(self) -> bool:
-        """True while there may be connections. First ends what the loop has left, if the loop is closed."""
+        """True while there may be connections. If the loop is closed, first undo its calls and close these."""
         self.end_if_closed()
         return self in self.session.foregrounds
 
     def end_if_closed(self) -> None:
-        """End what the loop has left, if it is closed."""
+        """Undo the calls of the loop, and close its connections, if the loop is closed."""
         if self.loop.is_closed():
             self.abandon()
 
     def end_if_stopped(self) -> None:
-        """End what the loop has left, if it does not run, at the end of the process."""
+        """Undo the calls of the loop, and close its connections, if the loop does not run; at the process's end."""
         if not self.loop.is_running():
             self.abandon()
 
     def _on_loop(self, do: Callable[[], object]) -> None:
         try:
             self.loop.call_soon_threadsafe(do)
-        except RuntimeError:  # it is closed
+        except RuntimeError:  # the loop is closed
             self.abandon()
 
     def abandon(self) -> None:
-        """Undo in the background what the calls of a closed loop have left: its tasks go on no more."""
+        """Have the calls of a closed loop undone, because its tasks never go on, and close the connections."""
         self.is_closed = True
         for record in self._records.copy():
-            if self._records.pop(record, self) is None and record.claim():  # another thread has not done it
+            if self._records.pop(record, self) is None and record.claim():  # else another thread undoes the call
                 self.session.interrupted_of_tasks.undo_acquire(record)
         self._close()
 
@@ -387,7 +387,7 @@ class Foreground:
             link.close()
         try:
             self.session.foregrounds.remove(self)
-        except KeyError:  # another thread has done it
+        except KeyError:  # another thread has closed it
             return
         give_up(self.session, self._hub)
 
@@ -410,8 +410,8 @@ _tasks = _Tasks()
 def current_task() -> Owner | None:
     """Return the task, as an owner, that the calling thread's event loop runs; None outside a task.
 
-    A task is known by its object. Others may have its name or id; a child copies the context of its parent, and would
-    come in on top of the parent if a context variable told them apart.
+    The task object identifies a task, because other tasks may have the same name, or later the same id. A context
+    variable would not do: a child copies its parent's context, and would nest in the parent's hold.
     """
     loop = running_loop()
     task = None if loop is None else asyncio.current_task(loop)

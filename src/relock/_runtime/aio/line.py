@@ -10,18 +10,18 @@ from relock._runtime.aio.alarms import TIMER_SECONDS_MAX
 
 
 class Line:
-    """Line of tasks: the first sends first, but those whose calls are under way go before those that come.
+    """Line of tasks: tasks whose calls have begun go first, then new calls; each group in the order of coming.
 
-    What calls under way learn may spare the others a request: thousands that come at once for a lock that is taken
-    would each look at the lock first, and only then ask for a place in its queue.
+    The calls that have begun may save the new ones a request. Say that thousands of tasks come at once for a lock that
+    is taken. Then the first refusal tells the later ones to ask for a place in the queue with their first request.
 
     Args:
-        room: returns how many requests more the masters take now.
+        room: returns how many more requests the masters take now.
 
     Attributes:
-        places: the tasks that wait, and some that wait no more.
+        places: the tasks that wait, and some that no longer do.
         under_way: how many of the first tasks have begun their calls.
-        coming: how many tasks have been told to come, and have not sent anything yet.
+        coming: how many tasks were woken because of room, and have not sent their requests yet.
     """
 
     coming: int
@@ -54,8 +54,8 @@ class Line:
         except BaseException:
             if place.done() and not place.cancelled() and place.result():
                 self.coming -= 1
-                self.make_room()  # its turn is the next one's
-            place.cancel()  # it stays in line, and is passed over
+                self.make_room()  # give the turn of this task to the next one
+            place.cancel()  # the future stays in `places`, and `_wake` skips it
             raise
         finally:
             if timer is not None:
@@ -63,7 +63,7 @@ class Line:
         if is_coming:
             self.coming -= 1
         if self.places:
-            self._loop.call_soon(self.make_room)  # if this one sends nothing, no reply would let the next one in
+            self._loop.call_soon(self.make_room)  # in case this task sends nothing, so that no reply wakes the next
 
     def make_room(self) -> None:
         """Let the first in line send, as far as the masters take more requests."""
@@ -82,7 +82,7 @@ class Line:
 
 
 def _wake(place: "asyncio.Future[bool]", is_coming: bool) -> bool:
-    """Wake a task in line, whose turn it is or whose time is over; return False where the task has left."""
+    """Wake a task in line, because there is room or its time is over; return False if the task has left."""
     if place.done():
         return False
     place.set_result(is_coming)

@@ -1,15 +1,15 @@
-"""Way of one event loop to one master: a connection that all tasks of the loop share.
+"""Link of one event loop to one master: a connection that all tasks of the loop share.
 
 Requests are pipelined on the connection, and answered in their order: so no release overtakes its acquire. A thread
 opens the connection, because that may take long (TLS, Sentinel, a password). From then on the loop watches its socket.
 
-A loop may be slow, and then replies lie unread in the socket although the master was fast. So a link takes all that has
-come from a master before it judges the master, by `Link.take`. A master that answers one of many requests is not
-silent, however long the others take.
+If a loop is slow, replies lie unread in the socket although the master was fast. So `Link.take` reads all replies that
+have come before the master is judged to be silent. A master that answers one of many requests is not silent, however
+long the others take.
 
-A loop that stands still does not see that the server closes a connection. So a link that was quiet for a moment looks
-before it sends anything, by `Link.look`. The end of a connection with nothing under way is no event; the next request
-opens another one.
+A loop that stands still does not see that the server closes a connection. So a link that was quiet for a moment checks
+its connection before it sends anything, by `Link.look`. If a connection ends with no request under way, the master does
+not count as down; the next request opens another connection.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ from relock._runtime.masters.round import InFlight
 
 logger = logging.getLogger(__name__)
 
-QUIET_SECONDS = 0.1  # after which a link looks if its connection is still open, before it sends anything
+QUIET_SECONDS = 0.1  # after so long without a reply, a link checks its connection before it sends anything
 
 
 class Link:
     """Link of one loop to one master.
 
     Args:
-        line: the tasks that may send when replies have come.
-        hub: hears the messages of a release before its reply.
+        line: the tasks that wait until a link takes more requests.
+        hub: the loop's hub, which reads its messages before the reply to a release is read.
 
     Attributes:
-        in_flight_max: how many requests are under way on one connection, before tasks wait for replies.
+        in_flight_max: how many requests may be under way on one connection; further tasks wait.
         connection: the connection that takes requests; None while there is none.
         waiting: the rounds that wait for a connection, or for room on it.
     """
@@ -70,7 +70,7 @@ class Link:
 
     @property
     def is_connected(self) -> bool:
-        """True if a request can be sent at once. First gives up a connection that leads to another server."""
+        """True if there is a connection that takes requests. First give up one that leads to another server."""
         connection = self.connection
         if connection is None:
             return False
@@ -81,9 +81,9 @@ class Link:
         return True
 
     def look(self, now: float) -> None:
-        """Find out whether the connection has ended, if it was quiet for a moment until `now`.
+        """Find out whether the connection has ended, if no reply has come for `QUIET_SECONDS`.
 
-        The loop may have stood still for that time.
+        The loop may have stood still for that time, and then has not seen the end.
         """
         connection = self.connection
         if connection is None or now - self._quiet_since < QUIET_SECONDS:
@@ -93,7 +93,7 @@ class Link:
 
     @property
     def room(self) -> int:
-        """Number of further requests that may be sent now; without a connection, as many may wait for one."""
+        """Number of further requests that the link takes now; without a connection, they wait for one."""
         return self.in_flight_max - (0 if self.connection is None else self.load)
 
     @property
@@ -104,9 +104,9 @@ class Link:
     # Asking ---------------------------------------------------------------------------------------------------------
 
     def ask(self, round_: Round) -> None:
-        """Send a round as soon as there is a connection with room, if that is in time.
+        """Send a round now, or as soon as there is a connection with room, if that is in time.
 
-        The caller has looked if the link `is_connected`.
+        The caller must have checked `is_connected` just before.
         """
         if self.connection is not None and self.room > 0:
             self._send(round_)
@@ -116,9 +116,9 @@ class Link:
             self.open()
 
     def send_at_once(self, round_: Round) -> bool:
-        """Send a round for this master alone: the usual case. Return False, and send nothing, if there is an obstacle.
+        """Send a round to a lone master, in the usual case; else send nothing, and return False.
 
-        That is no connection, or none that leads to the master, or requests that wait.
+        The case is not the usual one without a connection to the present master, or while requests wait.
         """
         if round_.sent_at - self._quiet_since >= QUIET_SECONDS:
             self.look(round_.sent_at)
@@ -149,14 +149,14 @@ class Link:
                 self._listen_for(self.master.node_timeout)
 
     def take(self) -> None:
-        """Take all that has come by now: a caller's time is over, and the loop may only have been slow."""
+        """Read all replies that have come: a caller's time is over, but perhaps only the loop was slow."""
         connection = self.connection
         while connection is not None and connection is self.connection and connection.in_flight:
             if not self._receive(connection):
                 break
 
     def _listen_for(self, seconds: float) -> None:
-        """Look again in so many seconds whether the master has been silent for too long."""
+        """Set a timer that judges in so many seconds whether the master has been silent for too long."""
         self._silence = self.loop.call_later(min(seconds, TIMER_SECONDS_MAX), self._judge)
 
     def _judge(self) -> None:
@@ -173,14 +173,14 @@ class Link:
             self._listen_for(longest - silent)
 
     def _readable(self, connection: Connection) -> None:
-        """Take some of what has come: the loop calls again for the rest, after others had their turn."""
+        """Read some of the bytes that have come: the loop calls again for the rest, after other callbacks."""
         while self._receive(connection) and connection.channel.is_pending():
             pass
 
     def _receive(self, connection: Connection) -> bool:
-        """Take some of what has come; return whether there was anything. After an exception, never read on."""
+        """Read some of the bytes that have come; return whether there were any. An exception ends the connection."""
         if self._hub.waiters and _is_release(connection):
-            self._hub.hear()  # the next holder goes on before the task that has released the lock
+            self._hub.hear()  # so that the next holder goes on before the task that has released the lock
         try:
             connection.receive()
         except BlockingIOError:
@@ -196,7 +196,7 @@ class Link:
             if self.waiting:
                 self._send_waiting()
         elif not connection.in_flight:
-            self._close(connection)  # it was retired, and owes nothing more
+            self._close(connection)  # it was retired, and its last reply has come
         if self._line.places:
             self._line.make_room()
         return True
@@ -212,12 +212,12 @@ class Link:
             self._opening.add_done_callback(self._opened)
 
     def when_opened(self, look: Callable[[object], object]) -> None:
-        """Have `look` called once the opening that is under way, if one is, has come to its end."""
+        """Have `look` called when the opening that is under way, if any, has ended."""
         if self._opening is not None:
             self._opening.add_done_callback(look)
 
     def _open(self) -> "_Opened":
-        """Open a connection, on a thread; return the connection, or why there is none."""
+        """Open a connection, on a thread; return the connection, or the `Failure`."""
         master = self.master
         try:
             return master.pool.open_for_loop()
@@ -229,7 +229,7 @@ class Link:
     def _opened(self, opening: "asyncio.Future[_Opened]") -> None:
         self._opening = None
         error = opening.exception()
-        if error is not None:  # the tasks that wait must hear of it, and so must readers of the log
+        if error is not None:  # unexpected: fail the waiting rounds, and let the loop log the error
             self._fail_waiting(Failure(self.master.address, f"it was not connected: {error!r}", sent=False))
             raise error
         opened = opening.result()
@@ -253,7 +253,7 @@ class Link:
         self.connection = connection
 
     def _send_waiting(self) -> None:
-        """Send the rounds that wait, while there is room. Drop those that nobody awaits, unless they end a hold."""
+        """Send the waiting rounds while there is room; drop late ones, and those that end nothing for no asker."""
         waiting = self.waiting
         while waiting and self.is_connected and self.room + len(waiting) > 0:
             round_ = waiting.popleft()
@@ -282,9 +282,9 @@ class Link:
             self._close(connection)
 
     def _broke(self, connection: Connection, error: BaseException) -> None:
-        """Give up a connection that broke: requests under way on it get no answer any more.
+        """Give up a connection that broke: requests under way on it fail.
 
-        With nothing under way, that says nothing of the master: servers and load balancers close idle connections.
+        If none was under way, the master does not count as down: servers and load balancers close idle connections.
         """
         if connection is self.connection:
             self.connection = None
@@ -326,7 +326,7 @@ class Link:
                 round_.done = None
             for one in connections:
                 with suppress(*NETWORK_ERRORS, RuntimeError):
-                    one.drain()  # background checks look at these answers: unread, they would leave it in doubt
+                    one.drain()  # pending checks look at these answers, and would have to undo more without them
         for one in connections:
             self._end(one, Failure(self.master.address, why))
         self._fail_waiting(Failure(self.master.address, why, sent=False))
@@ -355,7 +355,7 @@ def send_over(links: Sequence[Link], round_: Round, panel: Panel[Master], clock:
 def wait_for_others(
     round_: Round, links: Sequence[Link], quorum: int, loop: asyncio.AbstractEventLoop, clock: Clock
 ) -> None:
-    """Have a round wait until all of `links` are open, or for as long again as a quorum of them took to open."""
+    """Have a round wait until all of `links` are connected; after a quorum, for as long again at most."""
     began, spared = clock(), round_.spare(0)
 
     def look(_opening: object) -> None:
@@ -375,7 +375,7 @@ def _rounds_on(connection: Connection) -> list[Round]:
 
 
 def _is_release(connection: Connection) -> bool:
-    """Return whether the next reply is that to the straight release of a hold."""
+    """Return whether the next reply on a connection is that of a lone master to a release."""
     sent = connection.in_flight[0] if connection.in_flight else None
     return isinstance(sent, Round) and sent.script.name == "release" and len(sent.answers) == 1
 

@@ -1,10 +1,10 @@
 """Hub of the tasks of one event loop, which alone reads what the masters publish for them.
 
-A loop is a waiting client of its own, with a name and a channel. A message for a task is on the loop already when it is
-read, so nobody has to wake the loop. A loop that stands still hears late, and delays only its own tasks by that.
+A loop is a waiting client of its own, with a name and a channel. The loop itself reads the messages for its tasks, so
+no thread has to wake the loop. A loop that stands still reads late, and so delays only its own tasks.
 
-A thread opens each connection. When a loop is closed, the next one takes over its hub, with the subscriptions as they
-stand: so a program that runs one loop after another does not subscribe anew in each.
+A thread opens each connection. When a loop is closed, the next one takes over its hub, with the open subscriptions: so
+a program that runs one loop after another does not subscribe anew in each.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from relock._runtime.wakeups.hub import Hub
 from relock._runtime.wakeups.subscription import PING, Subscribed, Subscription
 from relock._runtime.wakeups.waiter import Waiter
 
-QUIET_SECONDS = 2.0  # without a message, after which the master is pinged, with the next heartbeat
+QUIET_SECONDS = 2.0  # after so long without a message, the loop pings the master when it is asked for a sign of life
 
 
 class LoopSubscription(Subscription):
     """Subscription whose socket an event loop reads. `call`, `drop`, `look`, `doubt` and `abandon` are for any thread.
 
-    All else is for the loop's thread, or for a thread that has the hub of a closed loop.
+    Only the loop's thread may call the rest, or a thread that has taken the hub of a closed loop.
     """
 
     _hub: "LoopHub"
@@ -52,7 +52,7 @@ class LoopSubscription(Subscription):
     # Connecting -----------------------------------------------------------------------------------------------------
 
     def ensure(self) -> None:
-        """Have a thread open a connection, unless there is one, or will be."""
+        """Have a thread open a connection, unless there is one, or one is planned."""
         if not (self.is_open or self._retry):
             self._open()
 
@@ -83,7 +83,7 @@ class LoopSubscription(Subscription):
         if error is not None:
             self._give_up(error)
             if not isinstance(error, (*NETWORK_ERRORS, ConfigurationError)):
-                raise error  # readers of the log must hear of it
+                raise error  # unexpected: let the loop log it
         elif self.stopping:
             self._close(opening.result().raw)
         else:
@@ -100,16 +100,16 @@ class LoopSubscription(Subscription):
         return channel
 
     def watch_again(self) -> None:
-        """Have another loop read, because the last one was closed."""
+        """Have the hub's new loop read, because the last one was closed."""
         self._opening = self._retry = None
         if self._ear is not None:
             self._ear.channel = self._watched(self._ear.channel)
-            self.tend()  # the master may have moved while nobody looked
+            self.tend()  # the master may have moved while no loop read
 
     # Reading --------------------------------------------------------------------------------------------------------
 
     def hear(self) -> bool:
-        """Act on some of what has come by now; return whether anything has."""
+        """Read some of the bytes that have come, and act on the messages; return whether there were any."""
         ear, inboxes = self._ear, self._hub.inboxes
         if ear is None:
             return False
@@ -122,7 +122,7 @@ class LoopSubscription(Subscription):
         return ear.heard != heard
 
     def tend(self) -> None:
-        """Look after the connection while tasks wait; what has come by now is heard first."""
+        """Read the messages that have come, then check the connection, or open one if tasks wait."""
         self.hear()
         ear = self._ear
         if ear is not None:
@@ -131,7 +131,7 @@ class LoopSubscription(Subscription):
             self.ensure()
 
     def _check(self, ear: Ear) -> None:
-        """Ping where nothing has come for long; raise an error where the connection must be given up."""
+        """Ping if nothing has come for long; raise an error if the connection must be given up."""
         self._check_place()
         now = self._clock()
         if ear.heard != self._heard:
@@ -168,13 +168,13 @@ class LoopSubscription(Subscription):
             self._retry = loop.call_later(pause, self._open)
 
     def call(self) -> None:
-        """Have the loop look after the connection in its next turn."""
+        """Have the loop check the connection in its next turn."""
         self._on_loop(self.tend)
 
     drop = call
 
     def _on_loop(self, do: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # it is closed
+        with suppress(RuntimeError):  # the loop is closed
             self._hub.loop.call_soon_threadsafe(do)
 
     def disconnect(self) -> None:
@@ -186,7 +186,7 @@ class LoopSubscription(Subscription):
         self._close(raw)
 
     def stop(self) -> None:
-        """Hear all that has come, for the last time, and close the socket."""
+        """Read all messages that have come, for the last time, and close the socket."""
         self.stopping = True
         while self.hear():
             pass
@@ -194,12 +194,12 @@ class LoopSubscription(Subscription):
         self.disconnect()
 
     def abandon(self) -> None:
-        """Close the copy of the parent's socket in a forked child, which shares the loop's tables with its parent."""
+        """Close the copy of the parent's socket in a forked child; do not unwatch, as the parent shares the poll."""
         self._close(self._raw)
 
 
 class LoopHub(Hub[LoopSubscription]):
-    """Hub of the tasks of one event loop, whose `inboxes` they have."""
+    """Hub of the tasks of one event loop, with the `inboxes` of these tasks."""
 
     def __init__(self, session: Session, inboxes: Inboxes) -> None:
         self.inboxes, self.loop = inboxes, inboxes.loop
@@ -215,40 +215,40 @@ class LoopHub(Hub[LoopSubscription]):
         return Waiter(owner, keys, LoopInbox(self.inboxes), self.reading, self.inboxes.pulse)
 
     def register(self, owner: bytes, keys: LockKeys) -> Waiter:
-        """Return the waiter `owner`, for which heartbeats are due from now on: its loop may be closed at any moment."""
+        """Return the waiter `owner`; have the janitor watch it from now on, as its loop may be closed at any moment."""
         waiter = super().register(owner, keys)
         self._listener.watch_waiters()
         return waiter
 
     @property
     def is_attended(self) -> bool:
-        """True while somebody waits, or a subscription is open: the loop may be closed, and then nobody reads that."""
+        """True while tasks wait or a subscription is open: the janitor must notice if the loop is closed."""
         return bool(self.waiters) or any(subscription.is_open for subscription in self.subscriptions)
 
     def move_to(self, inboxes: Inboxes) -> None:
-        """Belong to the tasks of another loop from now on, because the last one was closed."""
+        """Serve the tasks of another loop from now on, because the last loop was closed."""
         self.inboxes, self.loop = inboxes, inboxes.loop
         for subscription in self.subscriptions:
             subscription.watch_again()
 
     def hear(self) -> None:
-        """Act on the messages that have come by now, before the loop turns to anything else."""
+        """Read the messages that have come, and act on them."""
         for subscription in self.subscriptions:
             subscription.hear()
 
     def hear_instead(self) -> None:
-        """Hear, if the loop is closed: a grant that nobody hears stays until its lease ends."""
+        """Read the messages if the loop is closed: an unread grant blocks its lock until the lease ends."""
         if self.loop.is_closed():
             self.hear()
 
     def tend(self) -> None:
-        """Look after the subscriptions while tasks wait; what has come by now is heard first."""
+        """Read the messages that have come, then check the subscriptions, or open them if tasks wait."""
         for subscription in self.subscriptions:
             subscription.tend()
 
 
 def hub_for(session: Session, inboxes: Inboxes) -> LoopHub:
-    """Return a hub for the tasks of a loop: that of a loop that was closed, or a new one."""
+    """Return a hub for the tasks of a loop: the spare hub of a closed loop, or a new one."""
     hubs = session.hubs
     try:
         hub: LoopHub = hubs.spare.pop()  # type: ignore[assignment]  # only hubs of loops are spared
@@ -267,5 +267,5 @@ def give_up(session: Session, hub: LoopHub) -> None:
         hubs.spare.append(hub)  # Mark, then look: `close` finds it, or this finds the session closed
     else:
         hubs.stop(hub)
-    if session.closed and not session.is_closing:  # else the janitor hears what comes for it, before its end
+    if session.closed and not session.is_closing:  # while closing, the janitor still reads the hub's messages
         hubs.stop_spare()

@@ -1,4 +1,4 @@
-"""Inboxes of the tasks of one loop, into which any thread may put."""
+"""Inboxes of the tasks of one loop, into which any thread may put items."""
 
 import asyncio
 from collections.abc import Generator
@@ -13,11 +13,11 @@ from relock._runtime.aio.alarms import Alarms
 
 
 class LoopInbox:
-    """Queue from which one task of a loop takes, and into which any thread puts.
+    """Queue from which one task of a loop takes items, and into which any thread puts them.
 
-    Each step is one operation of a list. Empty, a list takes a tenth of a deque's memory; each task that waits has one,
-    and most are empty. The task is woken through the loop, so no thread waits for that. A signal handler that runs in
-    the loop's own thread may find the loop asleep, and so wakes it like another thread.
+    Each step is one operation of a list. An empty list takes a tenth of a deque's memory; each task that waits has one,
+    and most are empty. The loop wakes the task, so no thread waits for that. A signal handler on the loop's own thread
+    may find the loop asleep, and so wakes the loop like another thread.
     """
 
     __slots__ = ("_inboxes", "_items", "_woken")
@@ -25,14 +25,14 @@ class LoopInbox:
     def __init__(self, inboxes: "Inboxes") -> None:
         self._inboxes = inboxes
         self._items: list[Any] = []
-        self._woken: asyncio.Future[None] | None = None  # while its task sleeps
+        self._woken: asyncio.Future[None] | None = None  # the future that the task awaits while it sleeps
 
     def put(self, item: Any, /) -> None:
         """Add an item, and wake the task, if it sleeps."""
         self._items.append(item)
         inboxes = self._inboxes
         try:
-            if inboxes.thread == get_ident():  # the loop itself has read it, and is awake
+            if inboxes.thread == get_ident():  # the loop has just read the message, and so is awake
                 self.ring()
             else:
                 inboxes.loop.call_soon_threadsafe(self.ring)
@@ -44,7 +44,7 @@ class LoopInbox:
         raise NotImplementedError("a task awaits `take`")
 
     def get_nowait(self) -> Any:
-        """Return the next item; raise ``queue.Empty`` where there is none."""
+        """Return the next item; raise ``queue.Empty`` if there is none."""
         try:
             return self._items.pop(0)
         except IndexError:
@@ -55,7 +55,7 @@ class LoopInbox:
         return not self._items
 
     async def take(self, until: float) -> Any:
-        """Return the next item, as soon as there is one, until the clock's `until` (s) or a moment later.
+        """Return the next item; wait for one until the clock's `until` (s), or a moment longer.
 
         Raises:
             queue.Empty: no item has come.
@@ -76,7 +76,7 @@ class LoopInbox:
                 until = gathering.send(await self.take(until))
 
     def sleep(self, until: float) -> "asyncio.Future[None] | None":
-        """Return what the task awaits until there is an item, or it is `until`; else None. `wake_up` must follow."""
+        """Return a future to await until there is an item or it is `until`; None if so now. Call `wake_up` after."""
         inboxes = self._inboxes
         now = inboxes.clock()
         if self._items or until <= now:
@@ -89,7 +89,7 @@ class LoopInbox:
         return woken
 
     def wake_up(self) -> None:
-        """Note that the task sleeps no more."""
+        """Note that the task no longer sleeps."""
         self._woken = None
         self._inboxes.alarms.due.pop(self, None)
 
@@ -106,7 +106,7 @@ class Inboxes:
     Attributes:
         alarms: wake tasks that sleep when their time is over.
         pulse: the pulse of the loop.
-        thread: the identifier of the loop's thread while that acts on messages for the tasks; else 0.
+        thread: the identifier of the loop's thread while it acts on messages for the tasks; else 0.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, pulse: Pulse) -> None:

@@ -10,7 +10,7 @@ from relock._core.hold import Hold
 class LossHook:
     """Hook that cancels the body of an ``async with``, in the task that entered it, when its hold is lost.
 
-    The cancellation is told from any other by how often the task has been asked to cancel, as `asyncio.timeout` does.
+    The number of requests to cancel the task tells this cancellation from any other, as in `asyncio.timeout`.
 
     Attributes:
         task: the task that runs the body.
@@ -56,7 +56,7 @@ class LossHook:
         return is_only and isinstance(error, asyncio.CancelledError)
 
     async def _take_pending(self, *, is_only: bool) -> None:
-        """Let a cancellation strike here that came as the body ended, and not in what comes after the body."""
+        """Take a cancellation that came as the body ended, so that it does not strike the code after the body."""
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
@@ -73,7 +73,7 @@ class LossHooks(dict["asyncio.Task[Any]", list[LossHook]]):
         self.setdefault(hook.task, []).append(hook)
         if hold is not None:
             hold.loss_hooks.append(hook.lost)
-            if hold.loss is not None:  # Mark, then look: it may have been lost before it would have told the hook
+            if hold.loss is not None:  # Mark, then look: the hold may have been lost before it had the hook
                 hook.lost(hold.loss)
 
     def remove(self, hold: Hold | None) -> LossHook | None:

@@ -1,4 +1,4 @@
-"""Callbacks of users that are called on an event loop, by which they may use what belongs to it."""
+"""Callbacks of users that are called on an event loop, so that they may use the loop's objects."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,14 +8,14 @@ _tasks: "set[asyncio.Task[Any]]" = set()  # a loop keeps none of its tasks alive
 
 
 class OnLoop:
-    """Caller of `function` on the loop that uses a client: of a coroutine function as a task.
+    """Callback that calls `function` on the event loop that uses a client; a coroutine function runs as a task.
 
-    Where no loop uses the client at the moment, `function` is called on the calling thread; a coroutine function in a
-    loop of its own. Two that call the same function for the same client are equal.
+    If no loop uses the client at the moment, the calling thread calls `function`, and runs a coroutine function in a
+    loop of its own. Two callbacks with the same function and client are equal.
 
     Args:
         function: takes one argument.
-        loop: finds the loop.
+        loop: returns the loop that uses the client, or None.
     """
 
     def __init__(self, function: Callable[[Any], Any], loop: Callable[[], asyncio.AbstractEventLoop | None]) -> None:

@@ -1,6 +1,6 @@
-"""Threads for what takes long and is rare, while a task goes on.
+"""Threads for rare work that would block an event loop.
 
-The loop's executor is not used: its threads may all be busy with what waits for a lock.
+The loop's executor is not used: all of its threads may be busy with functions that wait for a lock.
 """
 
 import asyncio
@@ -21,24 +21,24 @@ def on_thread(
     name: str = "relock-loop",
     unheard: Callable[[T], object] = bool,
 ) -> "asyncio.Future[T]":
-    """Have a daemon thread call `function`; the future has what it returns or raises.
+    """Have a daemon thread call `function`; return a future for its result or error.
 
-    Where there can't be another thread, as at the end of the interpreter, the loop's own calls it, and the loop stands
-    still meanwhile.
+    If no thread can be started, as at the end of the interpreter, the loop's own thread calls the function, and the
+    loop stands still meanwhile.
 
     Args:
         platform: starts the thread.
-        loop: whose future it is.
-        function: what takes long.
-        name: the thread's.
-        unheard: called with the result, on the thread, where the loop is closed by then.
+        loop: the loop of the future.
+        function: takes long.
+        name: the name of the thread.
+        unheard: called on the thread with the result, if the loop is closed by then.
     """
     future: asyncio.Future[T] = loop.create_future()
 
     def run() -> None:
         try:
             result = function()
-        except BaseException as error:  # it is the future's: the thread has nobody to tell
+        except BaseException as error:  # the future raises it in the task
             tell(partial(_fail, future, error))
         else:
             if not tell(partial(_finish, future, result)):
@@ -47,13 +47,13 @@ def on_thread(
     def tell(callback: Callable[[], object]) -> bool:
         try:
             loop.call_soon_threadsafe(callback)
-        except RuntimeError:  # it is closed
+        except RuntimeError:  # the loop is closed
             return False
         return True
 
     try:
         platform.start(run, name)
-    except RuntimeError:  # there can't be another thread
+    except RuntimeError:  # no thread can be started
         run()
     return future
 

@@ -1,11 +1,11 @@
-"""Thread for all that must reach the masters but must not keep a caller: undoing, passing on, heartbeats.
+"""Janitor: the thread for requests that must reach the masters, but not delay a caller: undos, heartbeats and more.
 
 The janitor sends an undo at once. It sends the undo again after its not-after time, when the undone request can no
 longer arrive. If a master does not answer, the janitor repeats the undo until the lease has run out by itself. When the
 client is closed, the janitor finishes what is pending, as `Janitor.stop` says.
 
-Tasks that are due together go out together, in one round. Each round waits for all masters, so in rounds of their own
-a slow master would delay each task, and the heartbeats behind them.
+Tasks that are due together go out in one round. A round waits for all masters: if each task had its own round, a slow
+master would delay each of them, and the heartbeats after them.
 """
 
 import heapq
@@ -36,20 +36,20 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS_MAX = 2.0
 HEAL_RETRY_SECONDS_MAX = 0.05
-BATCH = 100  # tasks that are carried out together, before the next look at what is due
-CHECK_SECONDS = 0.1  # between two looks at what slow masters have answered
+BATCH = 100  # tasks that are carried out together, before the thread looks again which tasks are due
+CHECK_SECONDS = 0.1  # between two looks at the late answers of slow masters
 CLOSING_CHECK_SECONDS = 0.005  # the same while the client is being closed, because `close` waits
-CLOSING_TRIES = 10  # of an undo in a node timeout, while the client is being closed and a master does not answer
-OUTDATED_SECONDS = 0.02  # before an outdated count is written anew, while a master is silent
-NOT_AFTER_SLACK_SECONDS = 0.001  # an undo is repeated so long after its not-after time
-SAME_STEP_SECONDS = 5.0  # steps of several masters that are seen within this time may be one of ours
-HEARTBEAT_SLACK_SECONDS = 0.05  # not worth waking the thread for
+CLOSING_TRIES = 10  # tries of an undo in a node timeout, while the client is being closed and a master is silent
+OUTDATED_SECONDS = 0.02  # pause before an outdated count is written anew, while a master is silent
+NOT_AFTER_SLACK_SECONDS = 0.001  # an undo is repeated this long after its not-after time
+SAME_STEP_SECONDS = 5.0  # steps that several masters show within this time may be one step of our clock
+HEARTBEAT_SLACK_SECONDS = 0.05  # to hasten a heartbeat by less than this is not worth waking the thread
 _order = itertools.count()
 
 
 class _Due(NamedTuple):
     at: float
-    order: int  # another one for each, so that tasks are never compared
+    order: int  # a different number for each, so that tasks are never compared
     task: Task
 
 
@@ -65,13 +65,13 @@ class Janitor(Service):
         self._due: list[_Due] = []
         self._places = Places(session)
         self._beat_at = FOREVER  # when the next heartbeat is due; set by this thread alone
-        self._asked_for: deque[float] = deque()  # earlier moments for it, as callers need them
+        self._asked_for: deque[float] = deque()  # earlier moments at which callers need the next heartbeat
         self._wakes_at = FOREVER  # until when the thread sleeps
         self._is_closing = self._is_hurried = False
-        self._closes_by = NEVER  # once it is closing: when the time for what is pending is over
+        self._closes_by = NEVER  # while closing: when the time for pending work is over
         self._checks: deque[PendingCheck] = deque()
-        self._checks_at = FOREVER  # when the next look at them is due; set by this thread alone
-        self._rechecks: set[Hold] = set()  # the holds for which one is planned
+        self._checks_at = FOREVER  # when the checks are due; set by this thread alone
+        self._rechecks: set[Hold] = set()  # the holds for which a `_recheck` is planned
         self._deeds: dict[type[Any], Callable[[Sequence[Any]], None]] = {
             GoOn: self._go_on,
             UndoTask: self._undo,
@@ -88,34 +88,34 @@ class Janitor(Service):
         self.ensure()
 
     def look_later(self, check: PendingCheck) -> None:
-        """Have `check` looked at when all answers should have come; only the first of many wakes the thread."""
+        """Have the `check` made when all answers should have come; only the first of many wakes the thread."""
         self._checks.append(check)
-        if self._checks_at == FOREVER:  # Mark, then look: else the thread has a look planned, and finds this check
+        if self._checks_at == FOREVER:  # Mark, then look: else checks are planned already, and will include this one
             self._incoming.put(None)
-        self.ensure()  # for each check: the first one may have failed to start the thread
+        self.ensure()  # each time: the first check may have failed to start the thread
 
     def ensure_beating(self, lease_end: float) -> None:
-        """Have heartbeats sent from now on, for somebody is queued; the next one when the holder's lease ends."""
+        """Have heartbeats sent from now on for a new waiter; the next one when the holder's lease ends."""
         now = self._session.clock()
         due = now + beat_pause(lease_end - now)
         if due < self._beat_at - HEARTBEAT_SLACK_SECONDS:
             self._asked_for.append(due)
         if min(due, self._beat_at) < self._wakes_at:
-            self._incoming.put(None)  # the thread sleeps for longer, or without a timer, or is about to
+            self._incoming.put(None)  # else the thread would sleep too long
         self.ensure()
 
     def beat_now(self) -> None:
-        """Have a heartbeat sent at once, if anybody waits."""
+        """Have a heartbeat sent at once, if there are waiters."""
         self._asked_for.append(self._session.clock())
         self._incoming.put(None)
         self.ensure()
 
     def step(self) -> None:
-        """Wait for a task or the next due moment, and act on all that is due by then."""
+        """Wait for a task or the next due moment, and carry out the tasks that are due by then."""
         if self._is_closing and self._is_finished():
             super().stop()
             return
-        self._wakes_at = FOREVER  # Mark, then look: a caller that wants a heartbeat from here on wakes it
+        self._wakes_at = FOREVER  # Mark, then look: a caller that wants a heartbeat from here on wakes the thread
         slept_at = self._session.clock()
         self._wakes_at = moment = self._next_moment()
         try:
@@ -146,10 +146,10 @@ class Janitor(Service):
         return min(self._checks_at, due_at, self._next_heartbeat())
 
     def _next_heartbeat(self) -> float:
-        """Return when the next heartbeat is due; infinity while no hub needs any, and once the client is closing."""
+        """Return when the next heartbeat is due; infinity if no hub needs one, or the client is being closed."""
         if self._beat_at < FOREVER and not self._must_beat():
             self._beat_at = FOREVER
-            if self._must_beat():  # Mark, then look: a waiter that came in between may have gone by the old moment
+            if self._must_beat():  # Mark, then look: a waiter that came in between may rely on the old moment
                 self._beat_at = self._session.clock()
         while self._asked_for:
             self._beat_by(self._asked_for.popleft())
@@ -159,7 +159,7 @@ class Janitor(Service):
         return not self._is_closing and self._session.hubs.are_attended
 
     def _act_on_due(self, now: float) -> None:
-        """Send a heartbeat that is due, then do one batch of tasks: so many tasks delay no heartbeat."""
+        """Send a heartbeat that is due, then do a single batch of tasks, so that tasks delay no heartbeat for long."""
         if self._next_heartbeat() <= now:
             self._beat()
         due: list[Task] = []
@@ -172,7 +172,7 @@ class Janitor(Service):
     def _act(self, *tasks: Task) -> None:
         """Carry out tasks, those of a kind together: a slow master delays a kind once, not each of its tasks.
 
-        Where one kind fails, raise its error; the kinds that have not had their turn are due again.
+        If one kind fails, raise its error; the kinds that have not been carried out become due again.
         """
         by_kind: defaultdict[type[Task], list[Any]] = defaultdict(list)
         for task in tasks:
@@ -216,8 +216,8 @@ class Janitor(Service):
             silent = frozenset(master for master in asked if isinstance(answers[master][i], Failure))
             done = not silent
             if task.keeps_place and any(is_status(answer[i], b"released") for answer in answers):
-                session.hubs.look_again(waiter_name(task.owner))  # a master wakes others only
-            if done and sent_at > task.not_after:  # sent, not answered: the request may have come in between
+                session.hubs.look_again(waiter_name(task.owner))  # the master has woken only other waiters
+            if done and sent_at > task.not_after:  # by the time of sending: until then the undone request may come
                 continue
             if now >= task.give_up_at and not done:
                 text = "%s could not be undone everywhere; its lease has run out"
@@ -226,14 +226,14 @@ class Janitor(Service):
                 self._later(task.not_after + NOT_AFTER_SLACK_SECONDS, task)
             else:
                 again = task._replace(pause=min(2 * task.pause, RETRY_SECONDS_MAX))
-                if sent_at > task.not_after:  # masters that have answered need not hear of it again
+                if sent_at > task.not_after:  # from now on, ask only the masters that were silent
                     again = again._replace(left=silent)
                 pause = min(task.pause, session.node_timeout / CLOSING_TRIES) if self._is_closing else task.pause
                 self._later(min(now + pause, task.give_up_at), again)
         self._take_out([PassOn(t.keys, waiter_name(t.owner)) for t in tasks if not self._still_waits(t)])
 
     def _as_wanted(self, task: UndoTask) -> UndoTask:
-        """Return the undo as it is wanted by now: no place is kept whose waiter has left, or whose client is closed."""
+        """Return the undo for now: it restores no place if the waiter has left or the client is closed."""
         if self._session.closed:
             return task._replace(keeps_place=False, ticket=0)
         return task if self._still_waits(task) else task._replace(ticket=0)
@@ -243,7 +243,7 @@ class Janitor(Service):
         return not task.ticket or self._session.hubs.waiter(waiter_name(task.owner)) is not None
 
     def _run_checks(self) -> None:
-        """Undo what the answers that have come by now leave in doubt, unless more answers may come."""
+        """Make the pending checks: plan the tasks of those whose answers leave work to do, unless more may come."""
         self._checks_at = FOREVER
         for master in self._session.masters:
             for server in master.servers:
@@ -261,22 +261,22 @@ class Janitor(Service):
             self._checks_at = now + self._check_pause()
 
     def _take_out(self, gone: Sequence[PassOn]) -> None:
-        """Give up the places of waiters that left while a script that restores those places was on its way."""
+        """Give up the places of waiters that left while a script was on its way that restores such places."""
         self._pass_on(gone)
         for task in gone:
-            self._later(self._session.clock() + self._session.node_timeout, task)  # a slow master may get it only now
+            self._later(self._session.clock() + self._session.node_timeout, task)  # a slow master may run it later
 
     def _pass_on(self, tasks: Sequence[PassOn]) -> None:
-        """Give up places, many in one round: the waiters that stay need their heartbeat, however slow a master is."""
+        """Give up places, many in one round, so that a slow master does not delay the next heartbeat for long."""
         session = self._session
         for i in range(0, len(tasks), BATCH):
             calls = tuple([release.leave_call(task.keys, task.owner) for task in tasks[i : i + BATCH]])
             session.ask_shielded(Ask(calls, self._answer_by(session.clock())))
         if self._places.were_given_up([task.owner for task in tasks]):
-            self._beat_by(session.clock())  # gives that one back the place that it has just lost
+            self._beat_by(session.clock())  # the heartbeat restores the place of a waiter that can act again
 
     def _settle(self, tasks: Sequence[Settle]) -> None:
-        """Write the counts until every master has the true ones: the owners may go on meanwhile, and write others."""
+        """Write hold counts to all masters; owners may go on meanwhile, and write other counts."""
         session, now, open_ = self._session, self._session.clock(), []
         for task in tasks:
             if task.hold.count > 0 and task.hold.remaining(now) > 0:
@@ -290,7 +290,7 @@ class Janitor(Service):
                 self._look_after(task, count, now, is_left=release.may_be_uncounted(answers, i))
 
     def _look_after(self, task: Settle, count: int, sent_at: float, *, is_left: bool) -> None:
-        """Do what is left after a `count` was written: by now another count may be right, or may yet arrive."""
+        """Plan another `Settle` if the `count` is outdated, was not written everywhere, or may yet be overwritten."""
         hold, now = task.hold, self._session.clock()
         if hold.wanted != count:
             self._later(now + (OUTDATED_SECONDS if is_left else 0.0), Settle(hold))
@@ -299,23 +299,23 @@ class Janitor(Service):
             if not self._is_closing:
                 self._later(now + task.pause, Settle(hold, min(2 * task.pause, RETRY_SECONDS_MAX)))
             return
-        hold.settling = False  # Mark, then look: another count that is to be settled from now on is handed in
+        hold.settling = False  # Mark, then look: from here on, a caller hands in another `Settle` itself
         if sent_at <= hold.counts_until and hold not in self._rechecks and not self._is_closing:
             self._rechecks.add(hold)
             self._later(hold.counts_until + 0.001, GoOn(partial(self._recheck, hold)))
 
     def _recheck(self, hold: Hold) -> None:
-        """Settle the count again, when no other one can arrive late; a pending one plans a look of its own."""
+        """Settle the count once more, when no older count can arrive any more, unless a `Settle` is pending."""
         self._rechecks.discard(hold)
         if not hold.settling:
             hold.settling = True
             self._later(self._session.clock(), Settle(hold))
 
     def _heal(self, tasks: Sequence[Heal]) -> None:
-        """Heal holds; heal again in a moment where an attempt of another client was in the way.
+        """Heal holds; try again in a moment if an attempt of another client was in the way.
 
         A client that keeps on trying makes and undoes an attempt within milliseconds, so chance decides which of the
-        two finds the master free. The pauses are short and random, so that no rhythm favours the other for ever.
+        two finds the master free. The pauses are short and random, so that no rhythm always favours the other client.
         """
         session = self._session
         holds = tuple(dict.fromkeys(hold for task in tasks for hold in task.holds))
@@ -331,11 +331,11 @@ class Janitor(Service):
             self._accuse(task)
 
     def _accuse(self, task: Accuse) -> None:
-        """Take the vote of a master whose clock stepped, for all clients, after a look at the clocks of the others."""
+        """Quarantine a master whose clock stepped, unless samples of all clocks show that our own clock did."""
         session = self._session
         sampled = session.ask_shielded(sample(session.prefix, session.clock() + session.node_timeout))
         shown, master = task.step, session.masters[task.step.master]
-        # Counted from that step, not from now: a silent master has kept the sample for as long as a node_timeout.
+        # Within a time of that step, not of now: a silent master may have delayed the samples by a node timeout.
         steps = [step for step in session.steps.copy() if abs(step.seen_at - shown.seen_at) < SAME_STEP_SECONDS]
         count = len(session.masters)
         if is_own_step(shown, steps, count):
@@ -356,7 +356,7 @@ class Janitor(Service):
                 self._later(session.clock() + task.pause, task._replace(pause=2 * task.pause))
 
     def _unheard(self, sampled: Sequence[Answer], told: Sequence[ClockStep], since: float) -> set[int]:
-        """Return the masters that are silent, or whose step another thread has seen and not told yet."""
+        """Return the masters that are silent, or whose step another thread has seen and not reported yet."""
         told_at = {step.master: step.seen_at for step in told}
         return {
             master.index
@@ -365,7 +365,7 @@ class Janitor(Service):
         }
 
     def _beat(self) -> None:
-        """Keep the places of the waiters that can act, and give up those of the others."""
+        """Send a heartbeat for the waiters that can act, and give up the places of the others."""
         now = self._session.clock()
         self._beat_at = now + HEARTBEAT_SECONDS
         for task in self._places.give_up(now):
@@ -379,10 +379,10 @@ class Janitor(Service):
         self._beat_at = min(self._beat_at, moment)
 
     def _is_finished(self) -> bool:
-        """Return True if nothing is pending, or the time for it is over: a node timeout after the last not-after time.
+        """Return True if nothing is pending, or its time is over: a node timeout after the last not-after time.
 
         A grant to a waiter that has left may still be on its way when all places have been given up. So the janitor
-        first hears the messages that were published before then.
+        first waits for the messages that were published before then.
         """
         session = self._session
         self._take_in(NEVER)
@@ -397,7 +397,7 @@ class Janitor(Service):
         return now >= self._closes_by or (not pending and self._incoming.empty())
 
     def _hurry(self, now: float) -> None:
-        """Have all that is pending done at once, but for tasks that have to wait for a not-after time."""
+        """Make all pending tasks due at once, except those that have to wait for a not-after time."""
         self._is_hurried = True
         self._checks_at = now if self._checks else FOREVER
         self._due = [due._replace(at=min(due.at, _not_after(due) + NOT_AFTER_SLACK_SECONDS)) for due in self._due]
@@ -407,28 +407,28 @@ class Janitor(Service):
         return CLOSING_CHECK_SECONDS if self._is_closing else CHECK_SECONDS
 
     def _answer_by(self, now: float) -> float:
-        """Return until when to wait for the masters' answers to what is sent now.
+        """Return until when to wait for the masters' answers to a request that is sent now.
 
-        While the client is being closed that is half of the time, so that one more connection can be tried.
+        While the client is being closed, that is half of the time left, so that another connection can still be tried.
         """
         until = now + self._session.node_timeout
         return min(until, max(now, (now + self._closes_by) / 2)) if self._is_closing else until
 
     def wake(self) -> None:
-        """Have the thread look at what is due."""
+        """Wake the thread, which then looks which tasks are due."""
         self._incoming.put(None)
 
     def stop(self) -> None:
-        """Have the thread end once nothing is pending, or the time for that is over; without a thread, do it here."""
+        """Have the thread end once nothing is pending, or its time is over; without a thread, the caller does this."""
         self._closes_by = self._session.clock() + self._session.node_timeout
         self._is_closing = True
         self._incoming.put(None)
         if not self.running:
-            self._run()  # the thread was never needed, can't be started, or has not begun: the caller does the rest
+            self._run()  # the thread was never needed, can't be started, or has not begun to run yet
 
 
 def _not_after(due: _Due) -> float:
-    """Return the time after which no request can arrive that a task undoes."""
+    """Return the time after which the request that a task undoes can't arrive any more."""
     task = due.task
     if isinstance(task, UndoTask):
         return task.not_after

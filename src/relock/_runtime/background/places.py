@@ -1,4 +1,4 @@
-"""Places of one client's waiters in the queues: heartbeats keep the places of those that can act, and of no others."""
+"""Places of one client's waiters in the queues: heartbeats keep the places of waiters that can act, and no others."""
 
 import logging
 from collections import defaultdict
@@ -25,7 +25,7 @@ class Kept(NamedTuple):
 
     Attributes:
         next_at: when the next heartbeat is due, at the latest.
-        gone: waiters that have left while the heartbeat was under way; it may have restored their places.
+        gone: waiters that have left while the heartbeat was under way, which may have restored their places.
     """
 
     next_at: float
@@ -40,11 +40,11 @@ class Places:
         self._turns = Turns()
 
     def woke(self, due: float, now: float) -> None:
-        """Note that the janitor, which was to wake at `due`, has woken; where it is late, the process was stopped."""
+        """Note that the janitor, which was to wake at `due`, woke at `now`; if late, the process was stopped."""
         self._turns.woke(due, now)
 
     def give_up(self, now: float) -> list[PassOn]:
-        """Find the waiters that cannot act; return what must be sent to give up their places."""
+        """Find the waiters that cannot act; return the tasks that give up their places."""
         waiters = self._session.hubs.waiters()
         stuck: list[tuple[int, PassOn]] = []
         for waiter in waiters:
@@ -56,23 +56,23 @@ class Places:
                     waiter.pulse.has_left = True
                 stuck.append((max(waiter.tickets.copy(), default=0), PassOn(waiter.keys, waiter.owner)))
         self._ask_loops({waiter.pulse for waiter in waiters}, now)
-        stuck.sort(key=lambda place: place[0], reverse=True)  # from the tail: else each one wakes the next stuck one
+        stuck.sort(key=lambda place: place[0], reverse=True)  # last place first: to give up the first wakes the next
         return [task for _, task in stuck]
 
     def were_given_up(self, owners: Iterable[bytes]) -> bool:
-        """Log that the waiters among `owners` have lost their places; return whether one of them can act by now."""
+        """Log that the waiters among `owners` have lost their places; return whether one of them can act again."""
         session = self._session
         left = [waiter for waiter in map(session.hubs.waiter, owners) if waiter is not None]
         if not left:
             return False
         now = session.clock()
-        text = "a waiter for %r did not look when it was told, or its event loop stands still: it has left the queue"
+        text = "a waiter for %r did not react to its turn, as its thread or loop stands still: it has lost its place"
         text += " until it goes on, and so have %d others"
         session.platform.log.warning(logger, text, left[0].keys.name, len(left) - 1)
         return not all(self._turns.has_missed(one, now) for one in left)
 
     def keep(self, now: float) -> Kept:
-        """Send the heartbeat for all waiters that are queued and can act, one script for each lock, in one batch."""
+        """Send the heartbeat for all waiters that are queued and can act: all scripts in one batch."""
         session = self._session
         waiters = [waiter for waiter in session.hubs.waiters() if not waiter.has_left]
         queues: defaultdict[tuple[bytes, LockKeys], list[tuple[int, bytes]]] = defaultdict(list)
@@ -91,13 +91,13 @@ class Places:
         for owner in heard.turns:
             session.hubs.look_again(owner)
         if not heard.well:
-            session.hubs.wake_all()  # each waiter finds out for itself what is wrong, and its patience counts
+            session.hubs.wake_all()  # the waiters' own looks then show what is wrong, and their patience counts
         waiter_of = session.hubs.waiter
         gone = [PassOn(k, owner) for (_, k), some in queues.items() for _, owner in some if waiter_of(owner) is None]
         return Kept(min(next_at, session.clock() + beat_pause(heard.lease_left)), gone)
 
     def _ask_loops(self, pulses: set[Pulse | None], now: float) -> None:
-        """Ask the loops whose tasks wait to answer in their next turn; end what is left of a loop that was closed."""
+        """Ask the loops whose tasks wait for a sign of life; stop the hubs of loops that were closed."""
         for foreground in self._session.foregrounds.copy():
             if foreground.is_open and foreground.pulse in pulses and foreground.pulse.ask(now):
                 foreground.ask_for_sign_of_life()
@@ -105,8 +105,9 @@ class Places:
 
 
 def beat_pause(lease_left: float) -> float:
-    """Return the seconds until the next heartbeat: it comes when the holder's lease ends, if that is soon.
+    """Return the seconds until the next heartbeat, which comes when the holder's lease ends, if that is soon.
 
-    No master publishes when a lease ends. The head of the queue has a timer for that moment, but the head may be dead.
+    No master publishes that a lease has ended. The first waiter has a timer for that moment, but its process may have
+    ended.
     """
     return min(max(lease_left + EXPIRY_SECONDS, HEARTBEAT_SECONDS_MIN), HEARTBEAT_SECONDS)

@@ -31,16 +31,16 @@ class ForegroundView(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """True if the loop has connections; reading this ends what a loop that is closed has left."""
+        """True if the loop has connections. If the loop is closed, first undo its calls and close these."""
 
     def close(self) -> None:
         """Have the loop close the connections of its tasks."""
 
     def end_if_closed(self) -> None:
-        """End what the loop has left, if it is closed."""
+        """Undo the calls of the loop, and close its connections, if the loop is closed."""
 
     def end_if_stopped(self) -> None:
-        """End what the loop has left, if it does not run, at the end of the process."""
+        """Undo the calls of the loop, and close its connections, if the loop does not run; at the process's end."""
 
     def ask_for_sign_of_life(self) -> None:
         """Ask the loop to answer for its `pulse` when it turns next."""
@@ -63,22 +63,22 @@ class SessionView(Protocol):
     steps: deque[ClockStep]
 
     def run_on_own(self, flow: Flow) -> Any:
-        """Run a flow that must not wait behind calls; `ClientClosedError` once the client was closed."""
+        """Run a flow that must not wait behind calls; raise `ClientClosedError` once the client was closed."""
 
     def run_shielded(self, flow: Flow) -> Any:
-        """Run a flow that cleans up, also while the client is being closed, without waiting behind calls."""
+        """Run a flow that cleans up, even while the client is being closed, without waiting behind calls."""
 
     def ask_shielded(self, ask: Ask) -> list[Answer]:
-        """Ask all masters, to clean up, also while the client is being closed."""
+        """Ask all masters for a clean-up, even while the client is being closed."""
 
     def heal(self, holds: tuple[Hold, ...]) -> None:
-        """Give holds that a quorum has just confirmed to the masters that do not have them, in the background."""
+        """Have the janitor give `holds`, which a quorum has just confirmed, to the masters that lack them."""
 
     def sweep(self, now: float) -> float:
-        """Close connections that nobody has needed for long; return when there may be more."""
+        """Close connections that were idle for long; return when to look again."""
 
     def lose(self, hold: Hold, reason: str) -> None:
         """End a hold that is over."""
 
     def emit(self, event: Event) -> None:
-        """Tell users of an event."""
+        """Report an event to users."""

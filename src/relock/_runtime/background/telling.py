@@ -1,15 +1,16 @@
-"""Threads that do nothing but tell users what has happened: whatever a user can block is run here.
+"""Threads that call users' code: callbacks, handlers of the log, and warnings.
 
-A callback may hang, and so may a handler of the log: on a terminal that nobody reads, on a server that is gone. So none
-runs on a thread that renews, undoes, wakes or connects, nor in the midst of a call. What is to be told is handed in
-here, in order, and told one thing after the other. There are three threads, so that one that hangs stops no other. Each
-client has one for losses and one for events; the process has one for the log, whose handlers all clients share.
+A callback may hang, and so may a handler of the log: on a terminal that is not read, on a server that is gone. So none
+runs on a thread that renews, undoes, wakes or connects, nor in the middle of a call. Callbacks and log records are
+handed in here, and each thread calls and writes them in order. There are several threads, so that one that hangs stops
+no other. Each client has one for losses and one for events; the process has one for the log, because all clients share
+its handlers.
 
-The number of things that wait is bounded. If more come in than are told, the newest are dropped, ordinary things first.
-They are counted: the log says when dropping begins, and when dropping ends, how many were dropped.
+The number of waiting items is bounded. If they come faster than they are delivered, the newest are dropped, ordinary
+ones first. The log says when dropping begins, and when it ends and how many were dropped.
 
-A warning that a caller's own thread finds is not told here, but by that thread: when its call is over, or at once
-if the call is about to do what it should not.
+A warning for a caller is not issued here, but on the caller's own thread: when its call is over, or at once if the call
+is about to do harm, by blocking an event loop, say.
 """
 
 import atexit
@@ -34,14 +35,14 @@ from relock._runtime.service import Service
 logger = logging.getLogger(__name__)
 
 PACKAGE = __name__.partition(".")[0]
-WAITING_MAX = 10_000  # what waits to be told by one thread
-ORDINARY_MAX = 9_000  # of it; the rest is left to what matters
-IDLE_SECONDS = 1.0  # after which the thread of the log ends
-EXIT_SECONDS = 0.5  # for so long, the end of the interpreter waits for what is yet to be told
+WAITING_MAX = 10_000  # items that may wait for one thread
+ORDINARY_MAX = 9_000  # ordinary items are dropped from this number on, which leaves room for warnings and losses
+IDLE_SECONDS = 1.0  # after so long without a record, the thread of the log ends
+EXIT_SECONDS = 0.5  # how long the end of the interpreter waits for items that were not delivered yet
 LOOK_SECONDS = 0.01
 _callback_queues: "LiveSet[CallbackQueue]" = LiveSet()
 
-#: Fields of a record that tell the moment and the thread in which it was made.
+#: Fields of a record that name the time and the thread in which it was made.
 _OF_ITS_MOMENT = ("created", "msecs", "relativeCreated", "thread", "threadName", "taskName")
 
 
@@ -49,7 +50,7 @@ class CallbackQueue(Service):
     """Queue of callbacks, with the thread that calls them in order.
 
     Attributes:
-        dropped: how many things were not told, because too many waited.
+        dropped: how many items were dropped, because too many waited.
     """
 
     def __init__(self, platform: Platform, name: str) -> None:
@@ -57,7 +58,7 @@ class CallbackQueue(Service):
         self.name = name
         self.dropped = 0
         self._waiting: SimpleQueue[tuple[Callable[[Any], object], Any]] = platform.queue()
-        self._dropped_before: int | None = None  # how many were, before those that are being dropped now
+        self._dropped_before: int | None = None  # `dropped` when the present dropping began; None while none is
         _callback_queues.add(self)
 
     def hand(self, tell: Callable[[Any], object], value: object, *, is_ordinary: bool = False) -> None:
@@ -73,7 +74,7 @@ class CallbackQueue(Service):
         if self._dropped_before is None:
             self._dropped_before = self.dropped - 1
             self._platform.log.warning(
-                logger, "%s can't keep up, because of a callback or a handler that hangs: more is dropped", self.name
+                logger, "%s can't keep up, because of a callback or a handler that hangs: some are dropped", self.name
             )
 
     def _say_what_was_dropped(self) -> None:
@@ -83,13 +84,13 @@ class CallbackQueue(Service):
             self._platform.log.warning(logger, "%s goes on; %d were dropped", self.name, self.dropped - before)
 
     def step(self) -> None:
-        """Tell the next thing; an exception that this raises is told as well, and harms nothing."""
+        """Call the next callback; if it raises an exception, log that."""
         self._tell(*self._waiting.get())
 
     def _tell(self, tell: Callable[[Any], object], value: object) -> None:
         try:
             tell(value)
-        except BaseException:  # also SystemExit: it would end this thread, and nothing else
+        except BaseException:  # also SystemExit, which would end only this thread
             self._failed(tell, value)
         self._say_what_was_dropped()
 
@@ -98,7 +99,7 @@ class CallbackQueue(Service):
         self._platform.log.error(logger, "the callback %r failed on %r", tell, value, exc_info=True)
 
     def stop(self) -> None:
-        """End the thread after it has told what was handed in before."""
+        """End the thread after it has delivered everything that was handed in before."""
         if self.running or not self._waiting.empty():  # its thread may not have come to run yet
             self._waiting.put((self._end, None))
         else:
@@ -108,7 +109,7 @@ class CallbackQueue(Service):
         self.stopping = True
 
     def settle(self, seconds: float) -> None:
-        """Wait until all that was handed in before is told, `seconds` at most; never on the thread that tells it."""
+        """Wait `seconds` at most until all items handed in before are delivered; do not wait on that very thread."""
         if (self._waiting.empty() and not self.running) or self.is_caller():
             return
         until, told = self._platform.clock() + seconds, self._platform.queue()
@@ -120,7 +121,7 @@ class CallbackQueue(Service):
                 return
 
     def settle_at_exit(self, until: float) -> None:
-        """Settle at the interpreter's end, unless the thread is virtual, or that of a forked child's parent."""
+        """Settle at the interpreter's end, unless the thread is a simulated one, or was left behind by a fork."""
         if not isinstance(self._waiting, SimpleQueue):
             return
         if self._thread is None or self._thread.is_alive():
@@ -128,11 +129,10 @@ class CallbackQueue(Service):
 
 
 class Log(CallbackQueue):
-    """Log, on whose thread handlers and filters run; what is disabled costs a look only.
+    """Log, on whose thread handlers and filters run.
 
-    A record is like one that was logged on the spot: its moment, its thread, its line and its context variables are
-    those of the caller. Where no thread can be had (there are too many, or the interpreter is about to end), the caller
-    runs the handlers itself: better late than never told.
+    A record has the time, thread, line and context variables of the code that logs, as if its handlers ran there. If no
+    thread can be started (there are too many, or the interpreter is about to end), the handlers do run there.
     """
 
     def __init__(self, platform: Platform) -> None:
@@ -156,7 +156,7 @@ class Log(CallbackQueue):
         self._write(logger, level, text, args, exc_info)
 
     def warn(self, text: str) -> None:
-        """Issue a `RelockWarning` for a background thread; a filter may make an error of it, but the log has it too."""
+        """Have the log's thread issue a `RelockWarning`; if a filter makes an error of it, drop that error."""
         self.hand(_warn, text)
 
     def _write(self, logger: logging.Logger, level: int, text: str, args: tuple[Any, ...], exc_info: bool) -> None:
@@ -172,12 +172,12 @@ class Log(CallbackQueue):
         context.run(_handle, logger, made, args)
 
     def _failed(self, tell: Callable[[Any], object], value: object) -> None:  # noqa: ARG002
-        """Print the error of a filter, or of a handler that breaks the rules, as in any thread."""
-        if isinstance(sys.exception(), Exception):  # else it is an exit, of what runs there
+        """Print the error of a filter or a handler, as Python does for an exception that ends a thread."""
+        if isinstance(sys.exception(), Exception):  # ignore SystemExit, as threads do
             threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), None)))
 
     def ensure(self) -> bool:
-        """Start the thread unless it runs; if that fails, tell what waits on the caller's thread, and return False."""
+        """Start the thread unless it runs; if it can't be started, deliver on the caller's thread and return False."""
         if self._running.locked():
             return True
         try:
@@ -196,7 +196,7 @@ class Log(CallbackQueue):
             self._tell(*told)
 
     def _run(self) -> None:
-        """Tell things until none has come for a while: the thread belongs to no client, so no one would stop it."""
+        """Deliver records until none has come for a while: the thread belongs to no client that would stop it."""
         while self._running.acquire(blocking=False):
             self._thread, self._is_idle = self._platform.current(), False
             try:
@@ -204,11 +204,11 @@ class Log(CallbackQueue):
                     self.step()
             finally:
                 self._running.release()
-            if self._waiting.empty():  # Mark, then look: what comes from here on finds no thread, and starts one
+            if self._waiting.empty():  # Mark, then look: a caller from here on finds no thread, and starts one
                 return
 
     def step(self) -> None:
-        """Tell the next thing, if one comes in time."""
+        """Deliver the next record, if one comes in time."""
         try:
             told = self._waiting.get(timeout=IDLE_SECONDS)
         except Empty:
@@ -217,7 +217,7 @@ class Log(CallbackQueue):
             self._tell(*told)
 
     def renew(self) -> None:
-        """Begin anew in a forked child: the parent tells what waits, and no thread of the parent's is here."""
+        """Begin anew in a forked child: the parent delivers the waiting records, and its thread is not in the child."""
         self._running, self._thread = threading.Lock(), None
         self._waiting = self._platform.queue()
         self.dropped = 0
@@ -225,15 +225,15 @@ class Log(CallbackQueue):
 
 
 def _is_enabled(logger: logging.Logger, level: int) -> bool:
-    """Return whether `logger` logs at `level`, as `logging.Logger.isEnabledFor` does, but without a lock.
+    """Return whether `logger` logs at `level`, like `logging.Logger.isEnabledFor`, but without taking its lock.
 
-    A thread that configures the log anew has that lock, and may wait for a handler that hangs.
+    A thread that reconfigures the log has that lock, and may wait for a handler that hangs.
     """
     return not logger.disabled and level > logger.manager.disable and level >= logger.getEffectiveLevel()
 
 
 def _handle(logger: logging.Logger, made: logging.LogRecord, args: tuple[Any, ...]) -> None:
-    """Log a record like `made`, but made anew: how records are made is the user's choice, and may take long."""
+    """Log a record like `made`, but made by the logger: users may replace its factory of records, which may be slow."""
     where = made.pathname, made.lineno
     record = logger.makeRecord(made.name, made.levelno, *where, made.msg, args, made.exc_info, made.funcName)
     record.__dict__.update({name: made.__dict__[name] for name in _OF_ITS_MOMENT if name in made.__dict__})
@@ -243,13 +243,13 @@ def _handle(logger: logging.Logger, made: logging.LogRecord, args: tuple[Any, ..
 def warn_caller(texts: deque[str], stacklevel: int, beside: BaseException | None) -> None:
     """Warn of each of the `texts`, on the thread of a caller whose call has done its work.
 
-    There a `warnings.showwarning` that hangs harms nobody else. Where a filter makes an error of a warning, the caller
-    undoes what the call has done, as after any other error. That error does not replace an exception in `beside`.
+    There a `warnings.showwarning` that hangs blocks no other caller. If a filter makes an error of a warning, the
+    caller undoes its call, as after any other error. That error does not replace an exception in `beside`.
     """
     while texts:
         try:
             text = texts.popleft()
-        except IndexError:  # another thread has said the last one
+        except IndexError:  # another thread has issued the last warning
             return
         try:
             warnings.warn(text, RelockWarning, stacklevel=stacklevel)
@@ -259,10 +259,9 @@ def warn_caller(texts: deque[str], stacklevel: int, beside: BaseException | None
 
 
 def warn_at_once(text: str) -> None:
-    """Warn a caller in the midst of its call of what the rest of the call is going to do: later is too late.
+    """Warn a caller in the middle of its call, of harm that the rest of the call is going to do.
 
-    A caller that a `warnings.showwarning` keeps here is like any thread that hangs: a grant for it ends with its short
-    lease.
+    If `warnings.showwarning` hangs, the caller is like any thread that hangs: a grant for it ends with its short lease.
     """
     warnings.warn(text, RelockWarning, stacklevel=_levels_to_the_caller(sys._getframe()))
 

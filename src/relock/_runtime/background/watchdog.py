@@ -1,4 +1,4 @@
-"""Thread of the watchdog: one for all holds of a client; `relock._core.renewal` decides what the thread does."""
+"""Watchdog: one thread that renews all holds of a client, by the plans of `relock._core.renewal`."""
 
 import logging
 from collections import deque
@@ -15,7 +15,7 @@ from relock._runtime.service import Service
 
 logger = logging.getLogger(__name__)
 
-NOW = 0.0  # on every clock
+NOW = 0.0  # a moment that is over on every clock
 
 
 class Watchdog(Service):
@@ -26,17 +26,17 @@ class Watchdog(Service):
     def __init__(self, session: SessionView) -> None:
         super().__init__(session.platform)
         self._session = session
-        self._pokes: SimpleQueue[float] = session.platform.queue()  # by when it must plan again
-        self._look_at = FOREVER  # when it will plan again
-        self._due: deque[Hold] = deque()  # what the last plan found due, and is not renewed yet
+        self._pokes: SimpleQueue[float] = session.platform.queue()  # moments by which the thread must plan again
+        self._look_at = FOREVER  # when the thread will plan again
+        self._due: deque[Hold] = deque()  # holds that the last plan found due, and are not renewed yet
         self._pace = Pace(0, 0.0, 0.0)
-        self._round_seconds = 0.0  # for how long the last renewal took
+        self._round_seconds = 0.0  # how long the last renewal took
 
     def watch(self, hold: Hold) -> None:
-        """Have `hold` looked at in time; wake the thread only if it would sleep too long.
+        """Have the thread look at `hold` in time; wake the thread only if it would sleep too long.
 
-        The thread keeps to the moment that it was woken for, also when that hold is gone by then. Otherwise each of
-        many short holds would find it asleep for ever, and pay for waking it.
+        The thread then plans at the moment for which it was woken, even if that hold has ended by then. Otherwise, with
+        many short holds, each of them would find the thread asleep without a timer, and would have to wake it.
         """
         due = hold.renew_at if hold.renew_at < hold.deadline else hold.deadline
         if due < self._look_at or not self._running.locked():
@@ -63,13 +63,13 @@ class Watchdog(Service):
         if self._due:
             self._renew_some()
         if self._after_steps is not None:
-            self._after_steps()  # the plan may have lost the last hold, and then the watchdog sleeps until it is woken
+            self._after_steps()  # before the sleep, which may have no end once no hold is left
         self._sleep(now + self._pace.seconds if self._due else self._look_at)
 
     def _plan_renewals(self) -> None:
-        """End lost holds, plan the renewals that are due and the next look, and close connections that nobody needs."""
+        """End lost holds, plan renewals and the next look, and close connections that were idle for long."""
         session = self._session
-        self._look_at = FOREVER  # Mark, then look: a hold that is granted from here on pokes
+        self._look_at = FOREVER  # Mark, then look: a hold that is granted from here on wakes the thread
         now, holds = session.clock(), session.holds.all()
         for foreground in session.foregrounds.copy():
             self._look_at_loop(foreground, [hold for hold in holds if hold.belongs_to(foreground.loop)], now)
@@ -83,7 +83,7 @@ class Watchdog(Service):
             self._look_at = min(self._look_at, self._pace.until)
 
     def _look_at_loop(self, foreground: ForegroundView, holds: Sequence[Hold], now: float) -> None:
-        """Tell users of a loop with `holds` that stands still, and stop the holds' renewal if that lasts too long."""
+        """Report a loop with `holds` if it stands still, and stop renewing the holds if that lasts too long."""
         if not foreground.is_open or not holds:
             return
         pulse = foreground.pulse
@@ -120,7 +120,7 @@ class Watchdog(Service):
         session = self._session
         try:
             answers = session.run_on_own(extend(holds, session.clock, session.node_timeout))
-        except ConfigurationError:  # the master has become a replica, say: no reason to give up before the deadline
+        except ConfigurationError:  # a master has become a replica, say; try again until the deadline
             session.platform.log.warning(logger, "a renewal failed", exc_info=True)
             now = session.clock()
             for hold in holds:

@@ -1,4 +1,4 @@
-"""The connections of one round to several masters, and the poller that tells which of them can be read."""
+"""Connections of one round to several masters, and the poller that shows which of them can be read."""
 
 import select
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ from relock._runtime.platform import Platform
 
 
 class Bundle:
-    """Poller that goes on knowing the connections of the round before: those of the next one are mostly the same.
+    """Poller that keeps the connections of the last round registered: mostly, the next round has the same ones.
 
-    A bundle is one caller's at a time. A connection in it need not be open still.
+    One caller at a time uses a bundle. Between rounds, a connection in it may have been closed.
 
     Attributes:
         poll: the method `poll` of the poller, as of `select.poll`.

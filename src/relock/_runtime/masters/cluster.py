@@ -1,9 +1,10 @@
 """A Redis Cluster as one master: each call goes to the node that serves the slot of its lock.
 
-All keys of a lock are in one slot, so that one node decides on it, and a cluster is one entry for the quorum. Here
-are the nodes, and which of them serves which slot. `relock._core.routing` says which calls go to which node.
+All keys of a lock are in one slot, so one node decides on the lock, and the whole Cluster counts as one master. This
+module knows the nodes, and which node serves which slot. `relock._core.routing` sends each call to its node.
 
-``PUBLISH`` reaches subscribers on every node, but counts those on one; so the scripts pass nobody over as deaf here.
+``PUBLISH`` reaches subscribers on every node, but returns the count of one node. So on a Cluster, the scripts do not
+skip waiters that seem not to listen.
 """
 
 import itertools
@@ -35,15 +36,15 @@ from relock._scripts import Call, Prepared
 
 logger = logging.getLogger(__name__)
 
-REFRESH_SECONDS_MIN = 0.1  # between two looks at which node serves what
+REFRESH_SECONDS_MIN = 0.1  # between two questions which node serves which slot
 _MAY_HAVE_CHANGED = re.compile("MOVED|CLUSTERDOWN|MASTERDOWN|READONLY")
 
 
 class OpenerToAny(Opener):
-    """Opener to any node of a cluster: what is published on one is heard on each.
+    """Opener of subscriptions to any node of a cluster: a message on one node reaches subscribers on all.
 
     Attributes:
-        listeners: the connections of subscriptions, and to where.
+        listeners: the connections of subscriptions, each with the address of its node.
     """
 
     introduction = ()
@@ -57,7 +58,7 @@ class OpenerToAny(Opener):
         self.listeners: dict[weakref.ref[RawConnection], str] = {}
 
     def raw_connection(self) -> RawConnection:
-        """Make a connection to any node, another one each time, rather to one that is up."""
+        """Return a new connection to a node that is up, if any is: each time to another one."""
         check_threads()
         nodes = self._cluster.nodes()
         node = nodes[next(self._turns) % len(nodes)]
@@ -67,7 +68,7 @@ class OpenerToAny(Opener):
         return raw
 
     def introduce(self, replies: Sequence[Any]) -> bytes:  # noqa: ARG002
-        """Return that nothing is known of the incarnation: a cluster has none."""
+        """Return `UNKNOWN`: a cluster has no incarnation."""
         return UNKNOWN
 
 
@@ -75,7 +76,7 @@ class Cluster(Master, Panel[Master]):
     """A cluster, as one master, and the panel of that master alone: each call goes to the node that serves its lock.
 
     Attributes:
-        shards: its nodes, by what the cluster calls them.
+        shards: the nodes, by the host and port that the cluster names.
     """
 
     opener: OpenerToAny
@@ -94,8 +95,8 @@ class Cluster(Master, Panel[Master]):
         self.exchange = self._exchange
         self.shards: dict[Place, Master] = {}
         self._seeds = seeds
-        self._sources = list(seeds.nodes)  # the nodes to ask which node serves what, in this order
-        self._slots: list[Master | None] = []  # empty until they are known
+        self._sources = list(seeds.nodes)  # the nodes to ask, in this order, which node serves which slot
+        self._slots: list[Master | None] = []  # the node of each slot; empty until they are known
         self._stale = True
         self._looked_at = float("-inf")
 
@@ -105,13 +106,13 @@ class Cluster(Master, Panel[Master]):
         return list(self.shards.copy().values())
 
     def nodes(self) -> Sequence[Node]:
-        """Return the nodes that are up, as far as is known; if none is, all that may be asked."""
+        """Return the nodes that are not known to be down; if there are none, all nodes that may be asked."""
         return [shard.opener.node for shard in self.servers if shard.facts.down is None] or self._sources
 
     # Which node serves what -----------------------------------------------------------------------------------------
 
     def shard_of(self, call: Call) -> Master | Failure:
-        """Return the node that serves the call's lock, as far as is known, or the `Failure` where no node does."""
+        """Return the node that serves the call's lock, or the `Failure` if no node is known to serve it."""
         slot = slot_of(call.keys)
         shard = self._slots[slot]
         if shard is None:
@@ -120,7 +121,7 @@ class Cluster(Master, Panel[Master]):
         return shard
 
     def shard_at(self, host: str, port: int) -> Master:
-        """Return the node at that place, as the cluster names it."""
+        """Return the node that the cluster names by this host and port."""
         place = host, port
         shard = self.shards.get(place)
         if shard is None:
@@ -162,19 +163,19 @@ class Cluster(Master, Panel[Master]):
 
     @property
     def knows_way(self) -> bool:  # type: ignore[override]
-        """True if `look` would ask nobody: nothing may have changed, or the last look is too recent."""
+        """True if `look` would ask no node: no sign of a change, or the last look is too recent."""
         is_fresh = not self._stale or self.clock() < self._looked_at + REFRESH_SECONDS_MIN
         return bool(self._slots) and is_fresh
 
     def look(self, until: float) -> None:
-        """Learn which node serves what, where that is not known or may have changed.
+        """Learn which node serves which slot, if that is not known or may have changed.
 
         Args:
             until: our time after which no further node is asked, if one was.
 
         Raises:
-            redis.RedisError, OSError: no node could be asked, and nothing is known.
-            ConfigurationError: it is no cluster.
+            redis.RedisError, OSError: no node could be asked, and the slots are not known from before.
+            ConfigurationError: the server is no cluster.
         """
         if self.knows_way:
             return
@@ -189,10 +190,10 @@ class Cluster(Master, Panel[Master]):
             self.platform.log.debug(logger, "no node of %s could be asked for the slots: %s", self.address, error)
 
     def route(self, asked: Ask | Exchange, *, strict: bool) -> Routed[Master]:
-        """Look as `look` does, and return the way of the calls to the nodes: each goes to that which serves its lock.
+        """Look as `look` does, and return the way of the calls: each goes to the node that serves its lock.
 
         Raises:
-            ConfigurationError: it is no cluster, and the calls are `strict`.
+            ConfigurationError: the server is no cluster, and the calls are `strict`.
         """
         failure = None
         try:
@@ -206,7 +207,7 @@ class Cluster(Master, Panel[Master]):
         return Routed(asked, lambda call: failure or self.shard_of(call), self.sent_on)
 
     def _learn(self, until: float) -> None:
-        """Ask one source after the other. Each goes to the end of the line: it may be cut off, and know old things."""
+        """Ask the sources in turn until one answers; an asked source goes to the end, as its answer may be outdated."""
         failure: BaseException | None = None
         for node in sorted(self._sources, key=self._doubts):
             if failure is not None and self.clock() >= until:
@@ -224,7 +225,7 @@ class Cluster(Master, Panel[Master]):
             raise failure
 
     def _doubts(self, source: Node) -> int:
-        """Return the rank of a source: nodes that are up come first, then the user's, last those that are down."""
+        """Return the rank of a source: first nodes that are up, then unknown ones of the user, then those down."""
         downs = [shard.facts.down for shard in self.servers if shard.address == source.address]
         return 1 if not downs else 0 if downs[0] is None else 2
 
@@ -244,24 +245,24 @@ class Cluster(Master, Panel[Master]):
                 self._retire(place, shard)
 
     def _retire(self, place: Place, shard: Master) -> None:
-        """Drop a node that serves nothing: it may have left the cluster, and then hears of no wake-up either."""
+        """Drop a node that serves no slot; it may have left the cluster, and then no message reaches it either."""
         self.shards.pop(place, None)
         shard.pool.drop_idle()
         for listener, address in self.opener.listeners.copy().items():
             sock: socket.socket | None = getattr(listener(), "_sock", None)
             if address == shard.address and sock is not None:
                 with suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)  # a reader finds the end, and connects elsewhere
+                    sock.shutdown(socket.SHUT_RDWR)  # the subscription's reader sees the end, and connects elsewhere
         self._sum_up()
 
     # What a session asks of a master --------------------------------------------------------------------------------
 
     def probe(self) -> None:
-        """Look which node serves what, and connect to each; one that can't be reached is named as a problem.
+        """Learn which node serves which slot, and connect to each; note a node that can't be reached as a problem.
 
         Raises:
-            redis.RedisError, OSError: none of them can be reached.
-            ConfigurationError: it is no cluster.
+            redis.RedisError, OSError: no node can be reached.
+            ConfigurationError: the server is no cluster.
         """
         self._stale, self._looked_at = True, float("-inf")
         self.look(self.clock() + self.node_timeout)
@@ -284,7 +285,7 @@ class Cluster(Master, Panel[Master]):
             yield from shard.scan(pattern, count)
 
     def failed(self, error: BaseException, *, sent: bool) -> Failure:
-        """Return the `Failure` for what went wrong; which node is down, the nodes say."""
+        """Return the `Failure` for an error of the whole cluster; the nodes themselves note which of them is down."""
         return failure_of(self.address, error, sent=sent)
 
     # What the nodes report, as `MasterListener` ---------------------------------------------------------------------
@@ -295,18 +296,18 @@ class Cluster(Master, Panel[Master]):
         return self.opener.listener.connection_name
 
     def hear(self, facts: MasterFacts, news: News) -> None:
-        """Pass on news of a node; a step as the cluster's: any hold may be on that node, so all lose the time."""
+        """Pass on news of a node; report a step as the cluster's, because any hold may be on that node."""
         if isinstance(news, Down | Back):
             self._sum_up()
         if isinstance(news, Down | Back | Problem | Stepped):
             self.opener.listener.hear(self.facts if isinstance(news, Stepped) else facts, news)
 
     def sweep_by(self, moment: float) -> None:
-        """Pass on that connections must be looked at by `moment`."""
+        """Pass `moment` on to the listener of the cluster."""
         self.opener.listener.sweep_by(moment)
 
     def _sum_up(self) -> None:
-        """Sum up what is known of the cluster, from what is known of its nodes."""
+        """Derive the facts of the cluster from those of its nodes."""
         every = [shard.facts for shard in self.servers]
         silent = {f"down {one.address}": f"{one.address}: {one.down}" for one in every if one.down is not None}
         facts = self.facts

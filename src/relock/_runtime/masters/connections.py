@@ -1,8 +1,8 @@
-"""Connections to one master: used by one caller at a time, and never misread.
+"""Connections to one master: one caller at a time uses a connection, and each reply goes to its own request.
 
-A `Connection` belongs to the caller that checked it out. It keeps the requests that it owes a reply to, in the order in
-which they were sent. So each reply finds its request, also one that nobody waits for any more. Whatever else goes
-wrong, the connection is not given back: what it owes dies with its socket.
+A `Connection` belongs to the caller that checked it out. It keeps the requests that have no reply yet, in the order in
+which they were sent. So each reply finds its request, even if the request's caller has gone on. After any error the
+connection is closed and not given back: no reply can come from a closed socket.
 """
 
 import logging
@@ -32,11 +32,11 @@ from relock._scripts import TOKEN_MAX, Call, Prepared, Script, pack_argument
 logger = logging.getLogger(__name__)
 
 _UNKNOWN_SCRIPT = Failure("", "NOSCRIPT", sent=False)
-_OF_A_REPLICA = ("READONLY", "MASTERDOWN")  # Redis 6.2 puts more words before what a command in a script says
+_OF_A_REPLICA = ("READONLY", "MASTERDOWN")  # anywhere in the text: Redis 6.2 puts words before a script's error
 NOT_AFTER_PART = 0.1  # of the node timeout, by which a not-after time may be too early
-WAIT_PART = 0.8  # of the time for a master, what its replicas may take
-_VOTES = frozenset((b"granted", b"queued", b"healed"))  # what is said only where the master had a vote, and has written
-NO_PLACE = -1  # of the reply to WAIT, which belongs to all calls
+WAIT_PART = 0.8  # of a master's time to answer, which its replicas may take
+_VOTES = frozenset((b"granted", b"queued", b"healed"))  # replies that show that the master had a vote, and has written
+NO_PLACE = -1  # the place of a reply to WAIT or ASKING, which belongs to no single call
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
 
@@ -62,10 +62,10 @@ class Connection:
     """One open connection.
 
     Args:
-        is_own: it is for what has connections of its own, never for calls.
+        is_own: the connection is not for calls, but for renewals, undos and heartbeats, or for an event loop.
 
     Attributes:
-        shown: what its socket has shown of the master: incarnation, marker and clock.
+        shown: the facts that its socket has shown of the master: incarnation, marker and clock.
     """
 
     channel: Channel
@@ -83,9 +83,9 @@ class Connection:
         self._patience_ms = opener.node_timeout * 1000
         self._min_replicas = opener.options.min_replicas
         self.shown = SocketFacts(opener.facts, opener.options)
-        self._unlearned: set[str] = set()  # names of scripts that the master did not know, and was not sent since
-        self._is_amid = False  # what comes next may be the rest of a reply that the parser has begun
-        self._not_after = b""  # the not-after time, packed, of requests until `_until` and a little later
+        self._unlearned: set[str] = set()  # names of scripts that the master does not know yet
+        self._is_amid = False  # the next bytes may be the rest of a reply that the parser has begun
+        self._not_after = b""  # the packed not-after time of requests until `_until`, or a little later
         self._until = self._until_low = NEVER
         self._until_spare = NOT_AFTER_PART * opener.node_timeout
 
@@ -97,7 +97,7 @@ class Connection:
     # Requests and replies -------------------------------------------------------------------------------------------
 
     def request(self, round_: Round) -> None:
-        """Send all calls of a round in one write; what arrives after its `until` is void where that matters."""
+        """Send all calls of a round in one write, each with its not-after time."""
         if not round_.is_simple or self._min_replicas or self._unlearned:
             self._send(InFlight.all_of(round_), source=self._teaches(round_))
             return
@@ -111,9 +111,9 @@ class Connection:
         self.channel.send(packed + own)
 
     def _teaches(self, round_: Round) -> bool:
-        """Return whether a round must be sent with the source of its scripts, because the master may not know one.
+        """Return whether a round must be sent with the source of its scripts, because the master may not know them.
 
-        A node that is about to get the slot (``ASK``) may not.
+        That is so for a script that the master lacked lately, and for any node that is about to get a slot (``ASK``).
         """
         names = {call.script.name for call in round_.calls}
         is_unlearned = not self._unlearned.isdisjoint(names)
@@ -121,7 +121,7 @@ class Connection:
         return is_unlearned or round_.asking
 
     def _own_arguments(self, script: Script, until: float) -> bytes:
-        """Pack what only the connection knows: the not-after time, and for a vote the incarnation and the guard."""
+        """Pack the connection's own arguments: the not-after time, and for a vote the incarnation and the guard."""
         count = script.connection_argument_count
         if not count:
             return b""
@@ -130,7 +130,7 @@ class Connection:
             self._pack_not_after(offset, until)
         if count == 1:
             return self._not_after
-        if shown.named_ms < self.facts.guard_ms:  # also where that is below 0, which may be over by now
+        if shown.named_ms < self.facts.guard_ms:  # a larger guard is known, or this was a first contact (below 0)
             shown.identify()
         if not shown.guarded:
             return self._not_after + shown.identity
@@ -138,21 +138,22 @@ class Connection:
         return b"%b%b%016d%b" % (self._not_after, shown.identity_head, shown.voted_us, shown.identity_tail)
 
     def _pack_not_after(self, offset: Offset, until: float) -> None:
-        """Pack the not-after time for `until`, for requests of the next moment as well: theirs would be later.
+        """Pack the not-after time for `until`, and keep it for the requests of the next moment.
 
-        Not for longer, because a request that takes most of its time would be void too early; nor when the bounds of
-        the clock have changed, be it by a step, by another server, or because a reply has made them tighter.
+        Their own times would be a little later, so theirs is early but safe. It is packed anew after `NOT_AFTER_PART`,
+        before requests would be void too early, and when the bounds of the clock change: by a step, another server, or
+        a reply that makes them tighter.
         """
-        low = offset.low  # before it is used: another thread may make the bounds tighter
+        low = offset.low  # read before use: another thread may make the bounds tighter
         self._not_after = b"$16\r\n%016d\r\n" % offset.not_after_us(until)
         self._until, self._until_low = until, low
 
     def exchange(
         self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
     ) -> Reply | Failure | Pending:
-        """Send one request at `sent_at` and read its reply, where nothing is owed: the usual case.
+        """Send one request at `sent_at` and read its reply, on a connection that owes none: the usual case.
 
-        Return a `Pending`, which `go_on` needs, where there is more to do.
+        Return the reply or the failure; or, if the reply was not the usual one, a `Pending` for `go_on`.
 
         Raises:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
@@ -163,7 +164,7 @@ class Connection:
         if not channel.ready(self._patience_ms):  # as in `read`
             raise redis_errors.TimeoutError("Timeout reading from the master")
         taken, now = channel.take(), self._clock()
-        incarnation, offset = facts.known  # Receive, then judge: another thread may have found another server there
+        incarnation, offset = facts.known  # Receive, then judge: another thread may find another server meanwhile
         is_known = incarnation == self.shown.incarnation and taken.__class__ is bytes
         found = script.match_usual(taken) if is_known else None
         if found is not None:
@@ -176,12 +177,12 @@ class Connection:
         return Pending(round_, replies, now)
 
     def go_on(self, pending: Pending) -> None:
-        """Read what `exchange` has left to be read, and raise as `exchange` does."""
+        """Read the rest of the replies that `exchange` has begun to read, and raise as `exchange` does."""
         self._hand_out(pending.replies, pending.now)
         self.read(pending.round)
 
     def read(self, round_: Round) -> None:
-        """Read until the round has this master's answer or its time is over; other rounds get theirs as well.
+        """Read until the round has this master's answer or its time is over; pass answers to other rounds meanwhile.
 
         Raises:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
@@ -190,7 +191,7 @@ class Connection:
         while round_.missing:
             left = round_.until - clock()
             is_short = left < PATIENT_PART * longest
-            # Not left to the limit of the socket: that begins anew with each signal that this thread handles.
+            # Poll first: the socket's own time limit begins anew with each signal that this thread handles.
             if not self.channel.wait(left if is_short else longest):
                 if is_short:
                     return
@@ -210,19 +211,19 @@ class Connection:
         self.channel.send(b"".join(packed))
 
     def _wait_for_replicas(self, until: float) -> bytes:
-        """Pack a WAIT, for the connection that wrote, short enough for the reply to come before `until`."""
+        """Pack a WAIT for the writes on this connection, short enough for the reply to come before `until`."""
         options = self._opener.options
         left = WAIT_PART * (until - self._clock())
         words = b"%d" % options.min_replicas, b"%d" % max(1, min(left, options.replica_timeout) * 1000)
         return b"*3\r\n$4\r\nWAIT\r\n" + b"".join(map(pack_argument, words))
 
     def _pack(self, call: Call, until: float, *, source: bool) -> bytes:
-        """Return the call as bytes, with what only the connection knows."""
+        """Return the call as bytes, with the connection's own arguments."""
         own = self._own_arguments(call.script, until)
         return call.pack(own, self.shown.guarded and call.script.is_vote, source)
 
     def receive(self) -> None:
-        """Take the replies that are there, waiting for the first, and give each to the round that asked for it.
+        """Take the replies that have come, waiting for the first, and give each to the round that asked for it.
 
         Raises:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
@@ -230,7 +231,7 @@ class Connection:
         channel, in_flight, facts = self.channel, self.in_flight, self.facts
         sent: Any = in_flight[0] if in_flight and not self._is_amid else None
         taken, now = channel.take(), self._clock()
-        incarnation, offset = facts.known  # Receive, then judge: another thread may have found another server there
+        incarnation, offset = facts.known  # Receive, then judge: another thread may find another server meanwhile
         is_round = sent is not None and sent.__class__ is not InFlight
         if is_round and incarnation == self.shown.incarnation and taken.__class__ is bytes:
             script = sent.script
@@ -248,7 +249,7 @@ class Connection:
         in_flight = self.in_flight
         for reply in replies:
             if not in_flight:
-                raise redis_errors.InvalidResponse(f"a reply that nobody asked for: {reply!r:.100}")
+                raise redis_errors.InvalidResponse(f"a reply without a request: {reply!r:.100}")
             sent: Any = in_flight[0]
             if sent.__class__ is not InFlight:
                 answer = self._judge(reply, sent.script, sent.sent_at, now)
@@ -256,8 +257,8 @@ class Connection:
                 self._answer(sent, (answer,), now, is_known=answer is not _UNKNOWN_SCRIPT)
             else:
                 self._take(reply, sent, now)
-        # A list that was cut between two items leaves nothing in the parser's buffer, and its next item may look like a
-        # whole reply. Only where nothing is owed does a new one begin for sure.
+        # If a list was cut between two items, the parser's buffer is empty, and the next item may look like a whole
+        # reply. Only if no reply is owed, the next bytes surely begin a new one.
         self._is_amid = bool(in_flight) or self.channel.has_part()
 
     def _take(self, reply: Any, sent: InFlight, now: float) -> None:
@@ -267,7 +268,7 @@ class Connection:
             sent.replies[place] = self._judge(reply, sent.round.calls[place].script, sent.sent_at, now)
         elif reply.__class__ is list:
             raise _unknown(reply)
-        elif reply.__class__ is not bytes:  # bytes: the reply to ASKING
+        elif reply.__class__ is not bytes:  # the reply to WAIT; bytes are the reply to ASKING
             self._count_replicas(sent, reply)
         if not sent.places:
             self.in_flight.popleft()
@@ -275,10 +276,10 @@ class Connection:
             self._answer(sent.round, sent.replies, now, is_known=is_known)
 
     def _judge(self, reply: Any, script: Script, sent_at: float, now: float) -> Reply | Failure:
-        """Judge a reply to a script: return the reply itself, or the `Failure` that it comes to.
+        """Judge a reply to a script: return the reply, or the `Failure` to use instead of it.
 
         Raises:
-            redis.InvalidResponse: no script gives it: the connection is out of step, or is no master's.
+            redis.InvalidResponse: no script gives this reply: replies are out of step, or the server is no master.
         """
         if reply.__class__ is bytes:
             reply = script.parse_words(reply) or reply
@@ -288,7 +289,7 @@ class Connection:
                 raise _unknown(reply)
             place = script.token_places.get(status)
             if place is not None:
-                least = 1 if status == b"granted" else 0  # 0: a master that knows no token says so
+                least = 1 if status == b"granted" else 0  # 0: the master knows no token
                 if not least <= reply[place] <= TOKEN_MAX:
                     raise _unknown(reply)
             incarnation, offset = self.facts.known
@@ -296,7 +297,7 @@ class Connection:
             if incarnation != shown.incarnation:
                 shown.is_retired = True
                 if server_of(incarnation) != server_of(shown.incarnation):
-                    # What that server gave does not count, and its clock is unknown now.
+                    # Grants of the old server do not count, and nothing is known of its clock any more.
                     return Failure(self.facts.address, "another server has taken its place")
             return self._credit(reply, offset, sent_at, now)
         if isinstance(reply, redis_errors.ResponseError):
@@ -304,12 +305,12 @@ class Connection:
         raise _unknown(reply)
 
     def _credit(self, reply: Reply, offset: Offset, sent_at: float, now: float) -> Reply | Failure:
-        """Judge a reply by the master's clock, of which it is a sample: return the reply itself, or a `Failure`."""
+        """Judge a reply as a sample of the master's clock: return the reply, or the `Failure` to use instead of it."""
         status, seconds, step = reply[0], reply[1] / 1e6, 0.0
         low, high = seconds - now, seconds - sent_at
-        if low > offset.low or high < offset.high or now > offset.look_by:  # else it shows nothing new
+        if low > offset.low or high < offset.high or now > offset.look_by:  # else the sample shows nothing new
             step = offset.see(low, high, now)
-        # Date, then change: another thread may have dated a step, and have yet to say from when the master is trusted.
+        # Date, then change: another thread may have dated a step in `stepped_at`, but not set `trusted_from` yet.
         if step or sent_at < self.facts.trusted_from or sent_at < offset.stepped_at or status == b"no_vote":
             answer, news = self.shown.look_into(reply, step, sent_at, now)
             self._opener.act(news)
@@ -319,9 +320,9 @@ class Connection:
         return reply
 
     def _count_replicas(self, sent: InFlight, confirmed: Any) -> None:
-        """Let a `Failure` take the place of what was granted or renewed, unless enough replicas have confirmed it."""
+        """Replace each grant and renewal by a `Failure`, unless enough replicas have `confirmed` it."""
         count = confirmed if confirmed.__class__ is int else 0
-        if isinstance(confirmed, redis_errors.ResponseError):  # to WAIT; what was granted before it is there
+        if isinstance(confirmed, redis_errors.ResponseError):  # WAIT was refused, but the scripts before it have run
             failure = evolve(self._refused(confirmed), sent=True)
         elif count >= self._min_replicas:
             return
@@ -334,7 +335,7 @@ class Connection:
         if str(error).startswith("NOSCRIPT"):
             return _UNKNOWN_SCRIPT
         if any(sign in words_of(error) for sign in _OF_A_REPLICA):
-            self.shown.is_retired = True  # the next connection looks where the master is now
+            self.shown.is_retired = True  # the next connection finds out where the master is now
             self._opener.act(self.facts.demoted(self.shown.incarnation))
         return self._refused(error)
 
@@ -343,18 +344,18 @@ class Connection:
         return failure_of(self.facts.address, error, sent=True)
 
     def _answer(self, round_: Round, replies: Sequence[Reply | Failure], now: float, *, is_known: bool) -> None:
-        """Hand over a complete answer, or first send the scripts that the master did not know, and so did not run.
+        """Hand over a complete answer; if the master did not know a script, send it with its source first.
 
-        They are not sent behind a later request: that may end what they would begin, and the caller has gone on anyway.
-        The next request that uses such a script brings its source instead: else a master that is always a little slower
-        than a quorum would never learn it.
+        If a later request was sent already, do not: that request may end the hold that the script would take, and the
+        caller has gone on anyway. Then the next request with that script brings the source. Otherwise a master that is
+        always a little slower than a quorum would never learn the script.
         """
         if not is_known and (not self.in_flight or round_.is_awaited):
             unknown = [place for place, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT]
             self._send(InFlight(round_, now, list(replies), unknown[::-1]), source=True)
             return
         if not is_known:
-            calls, why = round_.calls, "it did not know a script, and has been asked more since"
+            calls, why = round_.calls, "it did not know a script, and later requests were sent already"
             overtaken = Failure(self.facts.address, why, sent=False)
             self._unlearned |= {calls[i].script.name for i, reply in enumerate(replies) if reply is _UNKNOWN_SCRIPT}
             replies = [overtaken if reply is _UNKNOWN_SCRIPT else reply for reply in replies]
@@ -363,12 +364,12 @@ class Connection:
     # Between two uses -----------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take what has come for earlier rounds, without waiting, and raise as `read` does."""
+        """Take the replies to earlier rounds that have come, without waiting, and raise as `read` does."""
         while self.channel.wait(0.0):
             self.receive()
 
     def silent_for(self, now: float) -> float:
-        """Return for how many seconds the master has owed the oldest reply; 0.0 where it owes none."""
+        """Return for how many seconds the master has owed the oldest reply; 0.0 if it owes none."""
         return now - self.in_flight[0].sent_at if self.in_flight else 0.0
 
     def close(self) -> None:

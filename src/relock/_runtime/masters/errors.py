@@ -12,10 +12,10 @@ NETWORK_ERRORS = (redis_errors.RedisError, OSError)
 
 @contextmanager
 def protocol_errors() -> Iterator[None]:
-    """Turn an error of redis-py or ours over a reply that no server gives into an error of the connection.
+    """Turn an error of Python over a malformed reply into `redis.InvalidResponse`, an error of the connection.
 
     Raises:
-        redis.RedisError: instead of an error that says nothing about a master.
+        redis.RedisError: instead of a `ValueError`, `TypeError` and the like, raised while a reply was parsed.
     """
     try:
         yield

@@ -1,15 +1,15 @@
 """Fan-out of a round: the calls of one `Ask` on their way to all masters at once.
 
-The calls are written to every master before any reply is read, and the reply that is there first is read first. A round
-is over when its outcome is certain, or its time. A connection that still owes its reply goes back to the pool and takes
-the next request behind the one before. So on one connection a release never overtakes its acquire, and the late reply
-finds its own round. No thread is switched and no connection opened on the way, while a quorum is connected.
+The calls are written to every master before any reply is read, and replies are read in the order in which they come. A
+round ends when its outcome is certain or its time is over. A connection that still owes its reply goes back to the pool
+and takes the next request. So on one connection a release never overtakes its acquire, and a late reply finds its own
+round. While a quorum is connected, a round needs no other thread and opens no connection.
 
 Calls share at most ``max_connections`` connections to a master. A call that finds none free waits in a line, within the
-time of its round, and holds no other connection meanwhile. A release is a call like any other. It waits only for the
-calls before it, and these wait for nothing but a master. If its time runs out, the hold has ended here all the same,
-and the janitor tells the masters, on a connection of its own. If releases were let past the line, those of a thousand
-threads would open a thousand connections.
+time of its round, and holds no other connection meanwhile. A release waits like any other call: only for the calls
+before it, which wait for nothing but a master. If the time of a release runs out, the hold has still ended in this
+client, and the janitor tells the masters, on a connection of its own. If releases went past the line, those of a
+thousand threads would open a thousand connections.
 """
 
 from collections import deque
@@ -27,20 +27,20 @@ from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wait_queue import Entry
 
-LOOK_SECONDS = 0.02  # between two looks of a call that waits for a connection: one that broke wakes nobody
+LOOK_SECONDS = 0.02  # between two looks of a call that waits for a connection: one that breaks wakes no call
 CROWDED_SECONDS = 0.1  # a call that could ask a quorum waits this long for the others
 
 
 class Leg:
-    """Round on its way to some masters, with the connections that it has for itself meanwhile.
+    """Round on its way to some masters, with the connections that it has checked out.
 
     Attributes:
-        line: where a call waits for connections to these masters.
+        line: the line in which a call waits for connections to these masters.
 
     Args:
         part: the round, and the masters that are asked.
         strict: a server that turns out to be no master raises a `ConfigurationError`.
-        is_call: the round waits for connections in line; else there are some beside those of calls.
+        is_call: the round waits in line for the connections of calls; else it may use extra ones.
     """
 
     def __init__(self, part: Part[Master], *, strict: bool, is_call: bool) -> None:
@@ -52,16 +52,16 @@ class Leg:
 
     @property
     def unconnected(self) -> list[Master]:
-        """Masters to which there is no connection."""
+        """Masters to which the round has no connection."""
         present = {connection.facts for connection in self.connections}
         return [master for master in self.masters if master.facts not in present]
 
     @property
     def without_room(self) -> list[Master]:
-        """Masters to which a connection is needed, where none is there and none may be opened.
+        """Masters to which the round has no connection, and none may be opened.
 
-        Of several masters, one whose connections are all idle and owe too many replies is none of these: it is left to
-        be slow.
+        If there are several masters, one whose connections are all idle, but owe too many replies, is not included:
+        the round goes on without that slow master.
         """
         unconnected = self.unconnected
         if len(self.masters) == 1:
@@ -69,7 +69,7 @@ class Leg:
         return [master for master in unconnected if master.pool.is_crowded]
 
     def check_out(self, masters: Iterable[Master], now: float) -> None:
-        """Take connections to these masters, as far as some are idle."""
+        """Check out an idle connection to each of these masters that has one."""
         for master in masters:
             connection = master.pool.check_out(now) if self.is_call else master.pool.check_out_own(now)
             if connection is not None:
@@ -90,9 +90,9 @@ class Leg:
         connection.pool.drop(connection, self.round, error)
 
     def give_back(self, now: float) -> None:
-        """Put the connections back into their pools, but for those whose masters have been silent for too long."""
+        """Put the connections back into their pools; close those on which a master has been silent for too long."""
         while self.connections:
-            connection = self.connections.pop()  # Let go, then share: in its pool it may be another caller's at once
+            connection = self.connections.pop()  # Let go, then share: once in the pool, another caller may use it
             connection.pool.put_back(connection, self.round, now)
 
     def do_without(self, masters: Iterable[Master]) -> None:
@@ -108,7 +108,7 @@ class FanOut:
         self._panel = panel
         self._platform = platform
         self._clock = platform.clock
-        self._bundles: deque[Bundle] = deque()  # those that no call has just now; the last one is used next
+        self._bundles: deque[Bundle] = deque()  # the free ones; the last one is used next
         line = panel.masters[0].pool.line
         for master in panel.masters:
             master.pool.line = line  # a call that needs several of them at once stands in one line
@@ -116,13 +116,12 @@ class FanOut:
     def ask(self, asked: Ask | Exchange, *, strict: bool, is_call: bool = True) -> list[Answer]:
         """Ask the masters, and return the answers when the outcome is certain; later ones are written into that list.
 
-        A server that turns out to be no master (a replica, say) raises a `ConfigurationError` if `strict`. For a
-        request that gives back or cleans up, or if the server was a master before, it is one more master that does not
-        answer. Renewals, undos and heartbeats are no calls (`is_call`): they have connections of their own, and never
-        wait for one.
+        If `strict`, a server that never was a master (a replica, say) raises a `ConfigurationError`. Otherwise, as
+        for a request that cleans up, the server counts as a master that does not answer. Renewals, undos and heartbeats
+        are no calls (`is_call`): they may use extra connections, and never wait for one.
 
         On a Cluster, a request that is no call may go to several nodes at once. A call is about one lock, which is on
-        one node: so no call has connections to one node while it waits in the line for another.
+        one node. So no call has a connection to one node while it waits in line for another node.
         """
         way, now = self._panel.route(asked, strict=strict), self._clock()
         while parts := way.parts(now):
@@ -140,10 +139,10 @@ class FanOut:
             for leg in legs:
                 self._read(leg)
             return self._give_back(legs)
-        except BaseException:  # an interrupt: what they owe dies with them, also where the exception is kept
+        except BaseException:  # an interrupt: close the connections, so that their replies reach no other request
             for connection in [connection for leg in legs for connection in leg.connections]:
                 connection.close()
-            self._bundles.clear()  # these must not keep one open that was just let go of, and is nobody's any more
+            self._bundles.clear()  # a bundle must not keep alive a connection that was just taken out of its leg
             raise
 
     def _write(self, legs: Iterable[Leg]) -> None:
@@ -157,7 +156,7 @@ class FanOut:
             else:
                 lacking.append(leg)
         for i, leg in enumerate(lacking):
-            if i and self._clock() >= leg.round.until:  # those before took all the time that there was
+            if i and self._clock() >= leg.round.until:  # the legs before took all the time
                 leg.do_without(leg.unconnected)
             else:
                 self._get(leg)
@@ -172,10 +171,10 @@ class FanOut:
     # Opening --------------------------------------------------------------------------------------------------------
 
     def _get(self, leg: Leg) -> None:
-        """Get the connections that `leg` lacks, or do without: the answers say why."""
+        """Get the connections that `leg` lacks, or note in the answers why there are none."""
         round_, is_over = leg.round, False
         while not is_over:
-            # Others came first, or have what is needed, and will give it back.
+            # Wait in line if other calls came first, or are using the connections that this one needs.
             if leg.is_call and (leg.line.waiting or leg.without_room) and not self._wait_in_line(leg):
                 for master in leg.masters:
                     round_.fail(master, master.out_of_time())
@@ -184,7 +183,7 @@ class FanOut:
         for connection in leg.connections:
             round_.awaits(connection.facts)
         time = round_.until - round_.sent_at
-        round_.sent_at = self._clock()  # opening the others took time, for which nobody here was silent
+        round_.sent_at = self._clock()  # from now on a master may count as silent: connecting took the time before
         if round_.until - round_.sent_at < PATIENT_PART * time:
             for connection in leg.connections:
                 facts = connection.facts
@@ -193,9 +192,9 @@ class FanOut:
     def _wait_in_line(self, leg: Leg) -> bool:
         """Wait for connections, or for room to open them, behind the calls before this one, and hold none meanwhile.
 
-        Return whether the call was served: to all of the masters, or later to a quorum of them, there is a connection,
-        or room for one. Else it has none. A master that hangs keeps the connections on which it was asked; if a quorum
-        of the others has free ones, that delays a call by `CROWDED_SECONDS` at most.
+        Return True if there is a connection, or room for one, to each of the masters; after `CROWDED_SECONDS` a quorum
+        of them is enough. Return False, with no connection, if the time is over. All connections to a master that hangs
+        may be in use; if a quorum of the others has free ones, that delays a call by `CROWDED_SECONDS` at most.
         """
         leg.give_back(self._clock())
         line, until = leg.line, leg.round.until
@@ -207,7 +206,7 @@ class FanOut:
             while not self._takes_turn(leg, entry, content_at):
                 if leg.connections:
                     leg.give_back(self._clock())
-                    while not tokens.empty():  # what it gives back itself is no reason to look again at once
+                    while not tokens.empty():  # giving back has put a token here: no reason to look again at once
                         tokens.get_nowait()
                 now = self._clock()
                 if now >= until:
@@ -219,7 +218,7 @@ class FanOut:
             line.leave(entry)
 
     def _takes_turn(self, leg: Leg, entry: Entry, content_at: float) -> bool:
-        """Take connections if the call is first, or has waited until a quorum will do; return whether they suffice."""
+        """Check out connections if the call is first in line, or content with a quorum; return if they are enough."""
         now, masters = self._clock(), leg.masters
         is_content = now >= content_at and len(masters) > 1
         if not is_content and leg.line.first(now) is not entry:
@@ -232,9 +231,9 @@ class FanOut:
         return not lacking or (is_content and len(masters) - lacking >= self._panel.quorum)
 
     def _get_quorum(self, leg: Leg) -> bool:
-        """Do without the absent masters where the others are enough, else open connections to these first.
+        """Do without the unconnected masters if the others are enough; else first open connections to them.
 
-        Return False where a call has to wait until there is room for another connection.
+        Return False if a call has to wait until there is room for another connection.
         """
         unconnected = leg.unconnected
         if not unconnected:
@@ -252,12 +251,12 @@ class FanOut:
         return self._open_side_by_side(leg, unconnected)
 
     def _open_side_by_side(self, leg: Leg, unconnected: list[Master]) -> bool:
-        """Open connections to the absent masters, all at once; when a quorum is there, the others have as long again.
+        """Open connections to all unconnected masters at once; after a quorum, wait as long again for the others.
 
-        Return False where other calls have what was opened meanwhile, and there is no room for more.
+        Return False if other calls have taken the new connections, and there is no room for more.
         """
         reports: SimpleQueue[tuple[Master, Failure | ConfigurationError | None]] = self._platform.queue()
-        waiting = dict.fromkeys(unconnected)  # in their order
+        waiting = dict.fromkeys(unconnected)  # a set that keeps the order
         for master in unconnected:
             if master.pool.has_room or not leg.is_call:
                 master.open_later(reports, is_call=leg.is_call)
@@ -318,7 +317,7 @@ class FanOut:
 
 
 def _open_here(leg: Leg, master: Master) -> bool:
-    """Open a connection to the only master; return False where there is no room for one."""
+    """Open a connection to the only master of `leg`; return False if there is no room for one."""
     try:
         connection = master.pool.open_for_call() if leg.is_call else master.pool.open()
         if connection is None:
@@ -334,7 +333,7 @@ def _open_here(leg: Leg, master: Master) -> bool:
 
 
 def _judge(leg: Leg, master: Master, trouble: Failure | ConfigurationError) -> Failure:
-    """Return a reconnector's report as a `Failure`, unless the caller has to know of a mistake: then raise that."""
+    """Return the `Failure` that a reconnector has reported; if `strict`, raise a `ConfigurationError` instead."""
     if isinstance(trouble, Failure):
         return trouble
     if leg.strict:

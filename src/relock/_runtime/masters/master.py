@@ -1,4 +1,4 @@
-"""One master: its connections, what is known of its state, and what it is asked beside scripts."""
+"""One master: the facts about it, the connections to it, and its commands other than scripts."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,11 +31,11 @@ Report = tuple["Master", Failure | ConfigurationError | None]
 
 
 class Master:
-    """One master: what is known of it, how it is reached, and the connections to it.
+    """One master: the facts about it, the way to reach it, and the connections to it.
 
     Attributes:
         exchange: asks it alone for what was prepared, as `Pool.exchange` does: without a `FanOut`.
-        facts: what its connections have shown of it.
+        facts: the facts that its connections have shown.
         opener: opens sockets to it.
         pool: the connections to it.
         reconnector: opens connections in the background; None for a lone master, where a call opens its own.
@@ -58,13 +58,13 @@ class Master:
         self.reconnector = Reconnector(self) if facts.is_one_of_several else None
 
     def act(self, news: Iterable[News]) -> None:
-        """Act on news of the master: log it, give up what leads elsewhere, have a connection opened, and pass it on."""
+        """Act on news of the master: log a problem, give up connections to other servers, reconnect; pass it on."""
         for one in news:
             try:
                 self._act(one)
             except BaseException:
                 if isinstance(one, Stepped):
-                    # An interrupt: no later reply shows this step; leases cut twice end too early at worst.
+                    # After an interrupt, act again: no later reply shows this step. To cut leases twice is safe.
                     self._act(one)
                 raise
 
@@ -85,8 +85,11 @@ class Master:
     # Where it can't be asked ----------------------------------------------------------------------------------------
 
     def open_later(self, reports: "SimpleQueue[Report] | None", *, is_call: bool) -> None:
-        """Have the reconnector, if there is one, open a connection for a call or beside these, and tell `reports`."""
-        check_threads()  # here, too: a caller whose threads are greenlets would wait for the reconnector without end
+        """Have the reconnector, if any, open a connection, and put the outcome into `reports`.
+
+        `is_call`: the connection counts among the ``max_connections`` for calls.
+        """
+        check_threads()  # before waiting: if threads are greenlets, the reconnector would never run
         if self.reconnector is not None:
             self.reconnector.want(reports, is_call=is_call)
 
@@ -191,17 +194,17 @@ class Master:
 
 
 class Wish(NamedTuple):
-    """A connection that a reconnector must open: to see how the master is, or for a call that waits for the report."""
+    """Wish for a connection, which a reconnector opens to test the master, or for a call that waits for the report."""
 
     reports: SimpleQueue[Report] | None = None
     is_call: bool = False
 
 
-NOTHING = Wish()  # only wakes the thread
+NOTHING = Wish()  # this one only wakes the thread
 
 
 class Reconnector(Service):
-    """Thread that opens connections to one master: when one is wanted, and again and again while the master is down."""
+    """Thread that opens connections to one master: when a call wants one, and repeatedly while the master is down."""
 
     name = "relock-reconnector"
 
@@ -215,20 +218,19 @@ class Reconnector(Service):
     def want(self, reports: SimpleQueue[Report] | None, *, is_call: bool) -> None:
         """Have one connection opened and put into the pool, and the outcome into `reports`; return at once.
 
-        Only where no thread can be started, a call with `reports` opens it before it returns. Of calls that come at
-        once, each may find room for a connection. A call that wants one after the last was opened gets none, and waits
-        for those of the others.
+        If no thread can be started, a call with `reports` opens the connection itself before it returns. Several calls
+        may find room for the last connection at once: then one is opened for the first, and the others wait for any.
         """
-        # The call that finds the master down wakes it. If an interrupt comes between, the next call does.
+        # The call that finds the master down wakes the thread. If an interrupt prevents that, the next call does it.
         trying = (self._master.facts.down is not None and not self._is_idle) or not self._wanted.empty()
         if reports is not None or not trying:
             self._wanted.put(Wish(reports, is_call))
         if not self.ensure() and reports is not None:
-            with suppress(Empty):  # the caller waits for it, and there can't be a thread that opens it
+            with suppress(Empty):  # no thread can be started, so the caller opens what it waits for
                 self._serve(self._wanted.get_nowait())
 
     def probe(self) -> None:
-        """Try the master, which has just gone down, now and again and again until it is back."""
+        """Have the thread try the master, which has just gone down, at once and repeatedly until it is back."""
         self._wanted.put(Wish())
         self.ensure()
 
@@ -244,7 +246,7 @@ class Reconnector(Service):
             self._serve(wish)
 
     def _serve(self, wish: Wish) -> None:
-        """Open the connection that is wanted, and report what came of it."""
+        """Open the connection that is wanted, and report the outcome."""
         trouble = self._try(is_call=wish.is_call)
         if wish.reports is not None:
             wish.reports.put((self._master, trouble))
@@ -272,7 +274,7 @@ class Reconnector(Service):
         return None
 
     def _tell_all(self, trouble: Failure | ConfigurationError) -> None:
-        """Report the trouble to the callers that asked meanwhile, which need not wait for the same."""
+        """Report the trouble to the callers that asked meanwhile: another try would fail in the same way."""
         while True:
             try:
                 reports = self._wanted.get_nowait().reports
@@ -282,7 +284,7 @@ class Reconnector(Service):
                 reports.put((self._master, trouble))
 
     def wake(self) -> None:
-        """Have the thread look whether it is stopped."""
+        """Wake the thread, so that it notices `stopping`."""
         self._wanted.put(NOTHING)
 
     def stop(self) -> None:

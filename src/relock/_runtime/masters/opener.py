@@ -1,4 +1,4 @@
-"""The way to one master: how a socket is opened and named there, and how the two introduce each other."""
+"""Opening of sockets to one master: connect, name the connection, and learn which server it leads to."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -16,17 +16,17 @@ from relock._runtime.platform import Platform
 
 
 class MasterListener(Protocol):
-    """Listener to what becomes known of masters."""
+    """Listener to the news of masters."""
 
     @property
     def connection_name(self) -> str:
-        """Name of our connections on the server, where the user has given none; may be empty."""
+        """Name of our connections on the server, if the user has given none; may be empty."""
 
     def hear(self, facts: MasterFacts, news: News) -> None:
         """Act on news of a master."""
 
     def sweep_by(self, moment: float) -> None:
-        """Have a thread, if there is one, look by `moment` (our time) which connections nobody needs."""
+        """Have a background thread, if one runs, close idle connections by `moment` (our time)."""
 
 
 class Opener:
@@ -34,7 +34,7 @@ class Opener:
 
     Attributes:
         act: acts on news; set by the master.
-        introduction: what each new socket is asked first, to know which server it leads to.
+        introduction: the commands that are sent first on a new socket, to learn which server it leads to.
     """
 
     act: Callable[[Iterable[News]], None]
@@ -53,15 +53,15 @@ class Opener:
 
     @property
     def naming(self) -> tuple[tuple[str, ...], ...]:
-        """Commands that name a new connection on the server, for people to see whose it is; none without a name.
+        """Commands that name a new connection on the server, so that people see whose it is; empty without a name.
 
-        Where that is refused, the connection has none, and all goes on.
+        If the server refuses them, the connection works without a name.
         """
         name = self.node.client_name or self.listener.connection_name
         return (("CLIENT", "SETNAME", name),) if name else ()
 
     def raw_connection(self) -> RawConnection:
-        """Make a connection with the node timeout, and do not open it."""
+        """Return a new connection with the node timeout that is not open yet."""
         check_threads()
         return self.node.raw_connection(self.node_timeout)
 
@@ -69,7 +69,7 @@ class Opener:
         """Return the incarnation of the server that a new socket leads to, as `MasterFacts.introduce` does.
 
         Raises:
-            ConfigurationError: as there; or the server is another master, too.
+            ConfigurationError: as `MasterFacts.introduce`; or the server is also another master of this client.
         """
         incarnation, news = self.facts.introduce(replies)
         self.act(news)
@@ -78,11 +78,11 @@ class Opener:
 
     @protocol_errors()
     def open(self, raw: RawConnection, shown: SocketFacts) -> None:
-        """Connect, and learn what a script must be told of this socket.
+        """Connect, and learn the facts of this socket that scripts must be told: incarnation, guard and clock.
 
         Raises:
             redis.RedisError, OSError: the master can't be reached, or refuses.
-            ConfigurationError: it is a replica, or lacks what the options ask for.
+            ConfigurationError: the server is a replica, or lacks something that the options ask for.
         """
         raw.connect()
         facts, naming = self.facts, self.naming
@@ -98,14 +98,14 @@ class Opener:
         time, marker = replies[count], [None] if facts.marker is None else replies[-1]
         self.act(shown.introduced(incarnation, time, marker))
         known, offset = facts.known
-        if known == incarnation:  # else another thread has found another server there since
+        if known == incarnation:  # else another thread has found another server meanwhile, with another clock
             seconds, now = shown.opened_us / 1e6, self.clock()
             step = offset.see(seconds - now, seconds - sent_at, now)
             if step:
                 self.act(facts.stepped(step, shown.opened_us))
 
     def _read(self, raw: RawConnection, until: float) -> Any:
-        if getattr(raw, "_sock", self) is None:  # closed by another thread: `can_read` would open it again
+        if getattr(raw, "_sock", self) is None:  # another thread has closed it, and `can_read` would reopen it
             raise redis_errors.ConnectionError("the connection was closed")
         if not raw.can_read(max(0.0, until - self.clock())):
             raise redis_errors.TimeoutError("Timeout reading from socket")

@@ -1,4 +1,4 @@
-"""The connections to one master, each for one caller at a time."""
+"""Pool of the connections to one master, each of which one caller at a time uses."""
 
 import logging
 from collections import deque
@@ -23,21 +23,21 @@ from relock._scripts import Prepared
 
 logger = logging.getLogger(__name__)
 
-FRESH_SECONDS = 1.0  # a connection that was used within this time is taken without a look at it
-IN_FLIGHT_MAX = 64  # requests that a slow connection may owe replies to before it is spared
+FRESH_SECONDS = 1.0  # a connection that was used within this time is not tested before it is used again
+IN_FLIGHT_MAX = 64  # a connection that owes so many replies gets no further request
 DRAIN_SECONDS = 0.02
-UNUSED_SECONDS = 30.0  # a connection that was not needed for so long is closed, but for the last one
+UNUSED_SECONDS = 30.0  # a connection that was idle for so long is closed, except the last one
 
 
 class Pool:
-    """The connections to one master.
+    """Pool of the connections to one master.
 
-    Of the connections, ``max_connections`` are for everybody. Renewals, undoing and heartbeats use connections of their
-    own when none of these is free, so that they neither wait for calls nor block them.
+    At most ``max_connections`` of them are for calls; others may use these, too. If none of these is free, renewals,
+    undos and heartbeats use connections of their own, so that they neither wait for calls nor block them.
 
     Attributes:
-        line: the calls that wait for a connection; masters that are asked together have one.
-        sweep_at: our time at which a connection may have been unused for too long.
+        line: the calls that wait for a connection; masters that are asked together share one line.
+        sweep_at: our time of the next sweep, when a connection may have been idle for too long.
     """
 
     def __init__(self, opener: Opener) -> None:
@@ -46,18 +46,18 @@ class Pool:
         self._clock = opener.clock
         self._node_timeout = opener.node_timeout
         self.line = WaitQueue()
-        # What was used last is at the end, and is used next: those that nobody needs gather at the beginning.
+        # A stack: the connection that was used last is used next, so unneeded ones gather at the beginning.
         self._idle: deque[Connection] = deque()
         self._own_idle: deque[Connection] = deque()
         self._connections: LiveSet[Connection] = LiveSet()  # all connections for calls, in use or idle
-        self._own_connections: LiveSet[Connection] = LiveSet()  # those beside
-        self._loop_connections: LiveSet[Connection] = LiveSet()  # those of event loops
+        self._own_connections: LiveSet[Connection] = LiveSet()  # the extra ones, of renewals, undos and heartbeats
+        self._loop_connections: LiveSet[Connection] = LiveSet()  # those that event loops keep
         self._connections_max = opener.options.max_connections
         self.sweep_at = FOREVER
         self._is_closed = False
 
     def give_up_others(self) -> None:
-        """Give up the idle connections that lead to any other server than the master: they are of no use any more."""
+        """Close the idle connections that lead to another server than the present master."""
         incarnation = self.facts.known.incarnation
         for idle in (self._idle, self._own_idle):
             for connection in list(idle):
@@ -67,7 +67,7 @@ class Pool:
                         connection.close()
 
     def check_out(self, now: float, idle: deque[Connection] | None = None) -> Connection | None:
-        """Return an idle, open connection for the caller alone; None where there is none, or each owes too much."""
+        """Return an idle, open connection for the caller alone; None if there is none, or each owes too much."""
         if idle is None:
             idle = self._idle
         for _ in range(self._connections_max + 1):
@@ -90,9 +90,10 @@ class Pool:
     def exchange(
         self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
     ) -> Sequence[Answer] | None:
-        """Ask this master alone for what was prepared: the usual case, where it is well and nothing is in the way.
+        """Send a prepared request to this lone master, in the usual case that a fresh connection is free.
 
-        Return its answer, which goes on being filled; None where nothing was sent: take the general way.
+        Return a list of its answer, into which a late answer is written. Return None if nothing was sent, because the
+        case is not the usual one; then ask by the `FanOut`.
         """
         if self.line.waiting or until - sent_at < PATIENT_PART * self._node_timeout:
             return None
@@ -101,7 +102,7 @@ class Pool:
         except IndexError:
             return None
         if connection.in_flight or sent_at - connection.idle_since >= FRESH_SECONDS:
-            self._idle.append(connection)  # it may be late, or have been closed meanwhile
+            self._idle.append(connection)  # it owes replies, or must be tested first
             return None
         answer, is_ours = None, True
         try:
@@ -109,7 +110,7 @@ class Pool:
             if isinstance(answer, Pending):
                 connection.go_on(answer)
             elif not connection.shown.is_retired:
-                is_ours = False  # Let go, then share: in the pool it may be another caller's at once
+                is_ours = False  # Let go, then share: once in the pool, another caller may use it
                 self.give_back(connection, sent_at)
         except NETWORK_ERRORS as error:
             if not isinstance(answer, Pending):
@@ -126,7 +127,7 @@ class Pool:
         return answer.round.answers
 
     def drop(self, connection: Connection, round_: Round, error: BaseException) -> None:
-        """Give up a connection that broke: what the master has not answered of `round_` by now has failed."""
+        """Give up a connection that broke; the master's missing answer to `round_` has then failed."""
         round_.miss(self.facts, self.broke(connection, error))
 
     def put_back(self, connection: Connection, round_: Round, now: float) -> None:
@@ -144,13 +145,13 @@ class Pool:
             round_.fail(self.facts, self.broke(connection, redis_errors.TimeoutError("Timeout waiting for a reply")))
 
     def check_out_own(self, now: float) -> Connection | None:
-        """Check out a connection for everybody, or if there is none, one for what has connections of its own."""
+        """Check out a connection for calls, or if none is free, one that renewals, undos and heartbeats have."""
         return self.check_out(now) or self.check_out(now, self._own_idle)
 
     def _is_sound(self, connection: Connection) -> bool:
-        """Return whether a connection that was idle for a while is open still; close it if the server has closed it."""
+        """Return whether an idle connection is still open; close it if the server has closed it."""
         try:
-            if not connection.channel.wait(0.0):  # nothing is owed, so what can be read is the end, or a mistake
+            if not connection.channel.wait(0.0):  # no reply is owed, so anything to read is the end, or a mistake
                 return True
         except NETWORK_ERRORS:
             log = self.opener.platform.log
@@ -161,8 +162,8 @@ class Pool:
     def is_drained(self, connection: Connection, now: float) -> bool:
         """Read, without waiting, the replies that a connection owes at `now`; return whether all have come.
 
-        A script that turns out to be unknown is sent while they are read, if nothing is owed behind it, and the
-        connection has its time to answer that.
+        If the last reply is that a script is unknown, its source is sent. The connection then owes a new reply, and has
+        a node timeout for that.
         """
         try:
             connection.drain()
@@ -171,7 +172,7 @@ class Pool:
         return not connection.in_flight or connection.in_flight[0].sent_at >= now
 
     def open(self) -> Connection:
-        """Open a connection for the caller alone; afterwards it is for everybody, as long as there is room among those.
+        """Open a connection for the caller alone; it later serves calls if there is room among theirs, else others.
 
         Raises:
             redis.RedisError, OSError: the master can't be reached, or refuses.
@@ -184,20 +185,20 @@ class Pool:
         return self._opened(connection)
 
     def open_for_call(self) -> Connection | None:
-        """Open a connection for the caller alone; None where as many are open as may be. Raises as `open` does."""
+        """Open a connection for a call; return None if ``max_connections`` are open. Raises as `open` does."""
         connection = self._admitted()
         return None if connection is None else self._opened(connection)
 
     def open_for_loop(self) -> Connection:
-        """Open a connection that an event loop keeps and closes: it is none of the pool's. Raises as `open` does."""
+        """Open a connection that an event loop keeps and closes, and no other caller uses. Raises as `open` does."""
         connection = Connection(self, self.opener.raw_connection(), is_own=True)
         self._loop_connections.add(connection)
         return self._opened(connection)
 
     def _admitted(self) -> Connection | None:
-        """Return a connection for everybody that is not open yet; None where there is no room for it.
+        """Return a new connection for calls that is not open yet; None if ``max_connections`` exist.
 
-        Mark, then look: of callers that come at once, the last one sees the places of all.
+        Mark, then look: if several callers come at once, the last one to add its connection sees all of them.
         """
         if not self.has_room:
             return None
@@ -227,28 +228,28 @@ class Pool:
 
     @property
     def is_full(self) -> bool:
-        """True if a call that came now would find no connection, and may open none."""
+        """True if a call that came now would find no idle connection and could not open one."""
         return not self._idle and not self.has_room
 
     @property
     def is_crowded(self) -> bool:
-        """True if as many connections are open as may be, and calls have some of them, which they will give back."""
+        """True if no connection may be opened, and calls are using some of those that are open."""
         return not self.has_room and len(self._connections) > len(self._idle)
 
     def forget(self, connection: Connection) -> None:
-        """Forget a connection that is closed: its place is free for another one."""
+        """Forget a connection that is closed, so that another one may be opened."""
         for some in (self._own_connections, self._connections, self._loop_connections):
             some.discard(connection)
 
     def _sweep_later(self) -> None:
-        """Plan a sweep for when a connection just opened may have been idle for too long: some may not be needed."""
+        """Plan a sweep for the time at which a connection that was just opened may have been idle for too long."""
         if self.connections > 1:
             moment = self._clock() + UNUSED_SECONDS
             self.sweep_at = min(self.sweep_at, moment)
             self.opener.listener.sweep_by(moment)
 
     def give_back(self, connection: Connection, now: float) -> None:
-        """Let the next caller use the connection; what it owes, it may go on owing."""
+        """Let the next caller use the connection, even if the connection still owes replies."""
         facts = self.facts
         if connection.shown.incarnation != facts.known.incarnation:
             connection.close()
@@ -266,10 +267,10 @@ class Pool:
             self.sweep(now)
 
     def sweep(self, now: float) -> float:
-        """Close the connections that nobody has needed for `UNUSED_SECONDS`; return when there may be more.
+        """Close the connections that were idle for `UNUSED_SECONDS`; return when to sweep next.
 
         The idle connections are a stack: those at its bottom were not needed even when most were in use at once. The
-        last one is kept, for a caller that comes once in a while.
+        last connection is kept, for a caller that comes once in a while.
         """
         self._close_unused(self._idle, now, keep=1)
         self._close_unused(self._own_idle, now, keep=0)
@@ -282,21 +283,21 @@ class Pool:
             return FOREVER
         moments = [now + UNUSED_SECONDS] if self.is_in_use else []
         for idle, keep in ((self._idle, 1), (self._own_idle, 0)):
-            with suppress(IndexError):  # as above
+            with suppress(IndexError):  # another thread takes connections out meanwhile
                 moments += [idle[0].idle_since + UNUSED_SECONDS] * (len(idle) > keep)
         return min(moments, default=FOREVER)
 
     def _close_unused(self, idle: deque[Connection], now: float, *, keep: int) -> None:
-        with suppress(IndexError):  # other threads take them at this moment
+        with suppress(IndexError):  # another thread takes connections out meanwhile
             while len(idle) > keep and now - idle[0].idle_since >= UNUSED_SECONDS:
                 connection = idle.popleft()
                 if now - connection.idle_since < UNUSED_SECONDS:
-                    idle.appendleft(connection)  # another one than that which was looked at
+                    idle.appendleft(connection)  # not the one that was tested: another thread took that
                     return
                 connection.close()
 
     def drain(self) -> None:
-        """Read what has come for idle connections that have owed a reply for `DRAIN_SECONDS` or longer."""
+        """Read the late replies on idle connections that have owed a reply for `DRAIN_SECONDS` or longer."""
         now = self._clock()
         for idle in (self._idle, self._own_idle):
             for connection in list(idle):
@@ -316,7 +317,7 @@ class Pool:
             idle.append(connection)
 
     def _ended(self, connection: Connection, error: BaseException) -> None:
-        """Give up an idle connection: its end says something of the master only if it owes a reply."""
+        """Give up an idle connection that has ended; the master counts as down only if a reply was owed."""
         if connection.in_flight:
             self.broke(connection, error)
         else:
@@ -331,7 +332,7 @@ class Pool:
     def failed(self, error: BaseException, *, sent: bool) -> Failure:
         """Return the `Failure` for a connection that broke or was never made, and note that the master is down.
 
-        Idle ones to the same server are suspect, unless only a new one was refused: our holds live on by those.
+        Then close the idle connections, too, unless the server refused only a new one: renewals need the old ones.
         """
         failure = failure_of(self.facts.address, error, sent=sent)
         if sent or not is_refusal(error):
@@ -341,7 +342,7 @@ class Pool:
         return failure
 
     def drop_idle(self) -> None:
-        """Close the idle connections; what is under way on the others goes on."""
+        """Close the idle connections; requests on the others go on."""
         for idle in (self._idle, self._own_idle):
             with suppress(IndexError):
                 while True:
@@ -354,12 +355,12 @@ class Pool:
 
     @property
     def loop_connections(self) -> int:
-        """Number of the connections that event loops have."""
+        """Number of the connections that event loops keep."""
         return len(self._loop_connections)
 
     @property
     def idle_connections(self) -> int:
-        """Number of the pool's connections that nobody uses."""
+        """Number of the pool's connections that no caller uses."""
         return len(self._idle) + len(self._own_idle)
 
     @property
@@ -369,17 +370,17 @@ class Pool:
 
     def close(self) -> None:
         """Close every connection of the pool, also those that other threads open at the moment."""
-        self._is_closed = True  # Mark, then look: a connection that is opened from here on closes itself
+        self._is_closed = True  # Mark, then look: a thread that opens a connection from here on closes it
         for connection in [*self._connections, *self._own_connections]:
             connection.close()
-        self._idle.clear()  # only now: the set of all connections is weak, and the pool keeps its own alive
+        self._idle.clear()  # last: the sets of connections are weak, and only these stacks keep idle ones alive
         self._own_idle.clear()
 
     def abandon(self) -> None:
-        """Close, in a forked child, the copies of the parent's sockets, without a word to the server.
+        """Close, in a forked child, the copies of the parent's sockets, without sending anything to the server.
 
-        redis-py closes without a shutdown where the process is not the one that connected.
+        redis-py does not shut a socket down in another process than the one that connected it.
         """
         self.close()
         for connection in list(self._loop_connections):
-            connection.close()  # and nothing else: the parent's loop and its copy here watch the same sockets
+            connection.close()  # do not unwatch: the copied loop shares its poll with the parent's loop

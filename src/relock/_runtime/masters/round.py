@@ -1,4 +1,4 @@
-"""Requests on one connection, and the replies that are owed to them."""
+"""Requests that were sent on one connection and have no reply yet."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,12 +7,12 @@ from relock._core.asking import Round
 
 
 class Pending(NamedTuple):
-    """A request whose reply was not the usual one.
+    """Request whose reply was not the usual one, or is not complete yet.
 
     Attributes:
-        round: what it is owed to.
-        replies: what has come by now.
-        now: when that was.
+        round: the round to which the reply belongs.
+        replies: the replies that have come by now.
+        now: our time at which they came.
     """
 
     round: Round
@@ -21,9 +21,13 @@ class Pending(NamedTuple):
 
 
 class InFlight:
-    """Request whose replies are to come: when it was sent, and where each reply that is missing belongs, last first.
+    """Request of several calls whose replies are to come.
 
-    A simple round that is sent for the first time needs no `InFlight`: it stands for itself.
+    A simple round needs no `InFlight` when it is first sent: the queue of requests has the round itself.
+
+    Attributes:
+        places: the indexes of the calls whose replies are missing, the last one first.
+        sent_at: our time when it was sent.
     """
 
     __slots__ = ("places", "replies", "round", "sent_at")

@@ -1,12 +1,12 @@
 """Bytes in and out of one connection that redis-py has opened and authenticated.
 
-redis-py's own way costs more than the wire and the server together, so once a connection is open its socket is used
-directly. hiredis parses what comes, or a parser in Python where hiredis is not installed.
+redis-py takes more time for a request than the network and the server together, so once a connection is open its socket
+is used directly. hiredis parses the replies, or a parser in Python if hiredis is not installed.
 
-The socket blocks, and its time limit is the kernel's (SO_RCVTIMEO): a limit of Python's would cost another system call
-for each request and each reply. TLS has a limit of Python's: its layer would repeat a call that the kernel's has ended.
-After a signal's handler, Python repeats the call, and the kernel's limit begins anew. So a caller that must be back in
-time polls first: a poll goes on with the time that is left.
+The socket blocks, and the kernel limits the time (SO_RCVTIMEO): a limit of Python's would cost another system call for
+each request and each reply. For TLS, Python limits the time, because its TLS layer repeats a call that the kernel's
+limit has ended. After a signal handler, Python repeats the call, and the kernel's limit begins anew. So a caller that
+must return in time polls first: a poll goes on with the time that is left.
 """
 
 import re
@@ -29,7 +29,7 @@ except ImportError:  # hiredis is an extra
     hiredis = None  # type: ignore[assignment]
 
 CHUNK_BYTES = 65536
-DIGITS_MAX = 7  # the length of a list in a master's reply has no more digits
+DIGITS_MAX = 7  # digits that the length of a list in a master's reply may have
 
 _LONG_LIST = re.compile(rb"[*~>|]\d{8}")
 
@@ -38,17 +38,17 @@ class Channel:
     """Open connection in exclusive use.
 
     Attributes:
-        send: sends whole commands; ``redis.RedisError`` or ``OSError`` where the connection broke, or takes no more.
+        send: sends whole commands. Raises ``redis.RedisError`` or ``OSError`` if the connection broke or is full.
         fileno: the descriptor to poll.
-        ready: returns a true value if something can be received within so many milliseconds.
-        take: returns what has come, unparsed; waits for the first bytes, for the connection's timeout at most.
-            ``redis.RedisError`` or ``OSError`` where the connection broke, or nothing came in time.
-        take_now: as `take`, but never waits: ``BlockingIOError`` if nothing is there. None over TLS, where `fileno`
-            does not tell when something is there.
-        parse: returns the replies that are complete with what was taken; an error reply is a `redis.ResponseError` in
-            the list. The list may be empty: go on waiting. ``redis.RedisError`` where the connection was closed, or
-            what was taken is no reply of a master.
-        has_part: returns whether `parse` has been given a part of a reply whose rest is yet to be taken.
+        ready: returns a true value if bytes can be received within so many milliseconds.
+        take: returns received bytes, unparsed; waits for the first ones, for the connection's timeout at most. Raises
+            ``redis.RedisError`` or ``OSError`` if the connection broke, or no bytes came in time.
+        take_now: as `take`, but raises ``BlockingIOError`` instead of waiting. None over TLS, because polling `fileno`
+            does not show when decrypted bytes are ready.
+        parse: returns the replies that are complete with these bytes; an error reply is a `redis.ResponseError` in the
+            list. The list may be empty: wait for more bytes. Raises ``redis.RedisError`` if the connection was closed,
+            or the bytes are no reply of a master.
+        has_part: returns whether `parse` has received a part of a reply whose rest is yet to come.
     """
 
     send: Callable[[bytes], object]
@@ -57,17 +57,17 @@ class Channel:
     take: Callable[[], Any]
     take_now: Callable[[], Any] | None = None
     parse: Callable[[Any], list[Any]]
-    has_part: Callable[[], bool] = bool  # False: `parse` keeps no part
+    has_part: Callable[[], bool] = bool  # returns False
 
     def unwatch(self) -> None:
         """End the watch of an event loop, if one watches; afterwards the socket may be closed."""
 
     def is_pending(self) -> bool:
-        """Return whether bytes were read that `take` has not returned yet, and polling `fileno` does not show."""
+        """Return whether `take` has bytes to return that polling `fileno` does not show."""
         return False
 
     def receive(self) -> list[Any]:
-        """Take and parse what comes; return the complete replies. ``redis.TimeoutError`` if nothing came in time."""
+        """Take and parse bytes; return the complete replies. Raise ``redis.TimeoutError`` if none came in time."""
         try:
             taken = self.take()
         except (BlockingIOError, TimeoutError):
@@ -75,7 +75,7 @@ class Channel:
         return self.parse(taken)
 
     def wait(self, seconds: float) -> bool:
-        """Return whether something can be received within `seconds`."""
+        """Return whether bytes can be received within `seconds`."""
         return bool(self.ready(max(0.0, seconds) * 1000))
 
 
@@ -98,7 +98,7 @@ class SocketChannel(Channel):
 
 
 class HiredisParser:
-    """Parser of hiredis, which refuses what no master sends."""
+    """Parser of hiredis, with a check for lists that are longer than a master sends."""
 
     def __init__(self) -> None:
         reader = hiredis.Reader(replyError=redis_errors.ResponseError)
@@ -123,10 +123,10 @@ class HiredisParser:
 
 
 def _check_lengths(data: bytes) -> None:
-    """Refuse a list of more items than any reply has: hiredis makes room for all of them before the first has come.
+    """Refuse a list of more items than any reply has: hiredis makes room for all items before the first has come.
 
-    Room for two thousand million takes seconds, in which no other thread runs, or all the memory that there is.
-    Bytes in a string, a name, say, that look like the beginning of such a list are none.
+    Room for two thousand million items takes seconds, in which no other thread runs, or all memory. Bytes inside a
+    string (a name, say) may look like the beginning of such a list; they are skipped.
 
     Raises:
         redis.InvalidResponse: `data` has such a list.

@@ -10,7 +10,7 @@ from redis import exceptions as redis_errors
 from relock._core.effects import Failure
 from relock._runtime.net.sentinel import NoMasterError
 
-# Waiting does not mend these failures: redis-py's types, and parts of messages.
+# Waiting does not help against these failures: redis-py's types, and parts of messages.
 _PERMANENT_TYPES = (
     redis_errors.AuthenticationError,
     redis_errors.AuthenticationWrongNumberOfArgsError,
@@ -18,7 +18,7 @@ _PERMANENT_TYPES = (
     redis_errors.AuthorizationError,
 )
 _NO_RIGHT_IN_SCRIPT = ("executing the script can't", "ACL failure in script")  # the words differ by version
-# A server that lacks a command, or has renamed it, says so in these words. For scripts, Valkey and Redis have others.
+# A server's messages for a command that it lacks, or has renamed: to a client, and in a script, of Redis and Valkey.
 _UNKNOWN_COMMAND = ("unknown command", "Unknown command called from", "Unknown Redis command called from")
 _PERMANENT_TEXTS = (
     "DB index is out of range",
@@ -49,7 +49,7 @@ _NOTHING_WRITTEN = (
     "CLUSTERDOWN",
 )
 
-# redis-py drops the first word of these messages; the first type that fits shows which word it was.
+# redis-py drops the first word of these messages; the type of its exception (the first that fits) shows the word.
 _FIRST_WORDS: tuple[tuple[type[Exception], str], ...] = (
     (redis_errors.MovedError, "MOVED"),
     (redis_errors.AskError, "ASK"),
@@ -61,7 +61,7 @@ _FIRST_WORDS: tuple[tuple[type[Exception], str], ...] = (
     (redis_errors.ReadOnlyError, "READONLY"),
 )
 
-# Resolvers (glibc's, musl's and that of macOS) say so of a name without an address.
+# Messages of resolvers (glibc, musl, macOS) for a name without an address.
 _NO_ADDRESS = (
     "Name or service not known",
     "Temporary failure in name resolution",
@@ -81,8 +81,8 @@ _ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
 _RENAMED = "its rename-command may have taken the name away: relock doctor says which commands it lacks"
 _PASSWORD = "it needs a password: in the URL, or for the command line in RELOCK_PASSWORD"
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # the words differ by the version of OpenSSL
-# OpenSSL has these words for a mistake of configuration. Any other error (an end of file, an alert that names no
-# reason) may come from a proxy whose server is away.
+# Words of OpenSSL for a mistake in the configuration. Any other error (an end of file, an alert without a reason) may
+# come from a proxy whose server is away.
 _TLS_MISTAKES = (
     *_NO_TLS,
     *("CERTIFICATE", "UNKNOWN_CA", "UNRECOGNIZED_NAME", "ACCESS_DENIED"),
@@ -91,7 +91,7 @@ _TLS_MISTAKES = (
     *("[X509", "[PEM", "PEM lib", "KEY_VALUES_MISMATCH"),  # these are about this client's own files
 )
 _TLS_ENDED = ("TLS/SSL connection has been closed", "EOF occurred in violation of protocol")
-_TLS_ALERT = 'got "\\x15"'  # hiredis says so of an alert's first byte; redis-py's own parser waits for a line
+_TLS_ALERT = 'got "\\x15"'  # hiredis's message for the first byte of an alert; redis-py's parser waits for a line
 _CLOSED = ("Connection reset by peer", "Connection closed by server", "Broken pipe")
 _ADVICE = (
     *((sign, _ACL_PAGE) for sign in ("NOPERM", *_NO_RIGHT_IN_SCRIPT)),
@@ -125,7 +125,7 @@ _ADVICE = (
 
 
 def failure_of(master: str, error: BaseException, *, sent: bool) -> Failure:
-    """Return the `Failure` of `master` for an error of redis-py; `sent`: the script may have run, or may yet run."""
+    """Return the `Failure` of `master` for an error of redis-py; `sent`: the script may have run, or may still run."""
     text = words_of(error)
     if isinstance(error, redis_errors.BusyLoadingError):
         text, sent = f"LOADING: {text}", False
@@ -137,9 +137,10 @@ def failure_of(master: str, error: BaseException, *, sent: bool) -> Failure:
 
 
 def _advice_on_scheme(master: str, error: BaseException, text: str, sent: bool) -> str:
-    """Return advice for a client that asks a plain port for TLS, or the other way round; else an empty string.
+    """Return advice for a client that speaks TLS to a plain port, or the other way round; else an empty string.
 
-    A plain server waits for the rest of what looks like a command; a server that speaks TLS closes the connection.
+    To a plain server, a TLS greeting looks like the beginning of a command, and the server waits for the rest. A server
+    that speaks TLS closes a plain connection.
     """
     if any("handshake operation timed out" in str(cause) for cause in _causes(error)):
         return "it did not answer in time; if that port speaks no TLS, write redis:// instead of rediss://"
@@ -151,14 +152,14 @@ def _advice_on_scheme(master: str, error: BaseException, text: str, sent: bool) 
 
 
 def is_break(error: BaseException) -> bool:
-    """Return whether `error` means that a connection ended, and not that the server refused something or was silent."""
+    """Return whether `error` means that a connection ended, not that the server refused a request or was silent."""
     return isinstance(error, redis_errors.ConnectionError | OSError) and not isinstance(error, _NO_BREAKS)
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether a new connection failed for a reason that says nothing of the older ones to that server.
+    """Return whether a new connection failed for a reason that does not concern older connections to that server.
 
-    The server is up and refused this connection, or the request for one never left this machine.
+    Either the server is up and has refused this connection, or the request for one never left this machine.
     """
     refused = isinstance(error, redis_errors.ResponseError | redis_errors.AuthenticationError)
     return refused or _NO_MORE_CONNECTIONS in str(error) or any(map(_is_ours, _causes(error)))
@@ -172,7 +173,7 @@ def _is_tls_mistake(cause: BaseException | None) -> bool:
 
 
 def _is_ours(cause: BaseException | None) -> bool:
-    """Return whether the cause is in this process or machine: no descriptor or port, or no address for the name now."""
+    """Return whether the cause is in this machine: no free descriptor or port, or no address for the name."""
     return isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in _SHORTAGES)
 
 
@@ -201,7 +202,7 @@ def with_advice(text: str) -> str:
 
 
 def _is_permanent(error: BaseException, text: str) -> bool:
-    # The text has the words of all Sentinels, but one correct Sentinel will find a master.
+    # The text has the messages of all Sentinels, but a single Sentinel that works is enough to find a master.
     if isinstance(error, NoMasterError):
         return all(cause is not None and _is_permanent(cause, words_of(cause)) for cause in error.errors)
     causes = _causes(error)

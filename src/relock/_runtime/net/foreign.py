@@ -1,6 +1,7 @@
 """Clients of valkey-py and ``redis.asyncio``, whose settings relock's connections take, and of fakeredis (refused).
 
-A thread opens each connection, and a loop may watch it then. So relock uses nothing of ``redis.asyncio`` but settings.
+A thread opens each connection, even if a loop watches it later. So relock uses only the settings of a client of
+``redis.asyncio``, and none of its connections.
 """
 
 import inspect
@@ -31,7 +32,7 @@ Settings = tuple[type[Any], dict[str, Any]]  # a class of connections, and its a
 
 
 class ValkeyClient(Protocol):
-    """Client of valkey-py, as far as type checkers must tell it from others: its methods need not be awaited."""
+    """Client of valkey-py for threads, described so that type checkers refuse clients whose methods are awaited."""
 
     @property
     def connection_pool(self) -> object:
@@ -47,7 +48,7 @@ def whole_name(kind: type) -> str:
 
 
 def refuse_fake(client: object) -> None:
-    """Refuse a client of fakeredis, which has no socket to wait at.
+    """Refuse a client of fakeredis, which has no socket to poll.
 
     Raises:
         TypeError: `client` is one, or makes connections of fakeredis.

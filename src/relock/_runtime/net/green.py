@@ -8,12 +8,12 @@ from relock._errors import ConfigurationError
 
 _PATCHERS = (("gevent", "gevent.monkey", "saved"), ("eventlet", "eventlet.patcher", "already_patched"))
 _REPLACED = frozenset({"socket", "select", "thread", "_thread", "threading", "queue"})
-# The rest of the package uses both as they were when relock was imported.
+# Both as they were when relock was imported, which is how the rest of the package uses them.
 _OURS = threading.local, queue.SimpleQueue
 
 
 def patched_by() -> str | None:
-    """Return which of gevent and eventlet has replaced something that relock needs; None where neither has."""
+    """Return the name of gevent or eventlet if it has replaced a module that relock needs; else None."""
     for name, module, record in _PATCHERS:
         if module in sys.modules and not _REPLACED.isdisjoint(getattr(sys.modules[module], record, ())):
             return name
@@ -21,10 +21,9 @@ def patched_by() -> str | None:
 
 
 def replaced_threads() -> str | None:
-    """Return an error text where greenlets have replaced the threads since relock was imported, else None.
+    """Return an error text if greenlets have replaced the threads since relock was imported, else None.
 
-    relock would have greenlets wait as threads do, which keeps all of them from going on, and would take all of them
-    for one owner.
+    A greenlet that waits like a thread would block all other greenlets, and all greenlets would count as one owner.
     """
     if (threading.local, queue.SimpleQueue) == _OURS:
         return None
@@ -36,14 +35,14 @@ def replaced_threads() -> str | None:
 
 
 def check_threads() -> None:
-    """Raise `ConfigurationError` where greenlets have replaced the threads."""
+    """Raise `ConfigurationError` if greenlets have replaced the threads."""
     text = replaced_threads()
     if text is not None:
         raise ConfigurationError(text)
 
 
 def warning_of_greenlets() -> str | None:
-    """Return a warning where gevent or eventlet has replaced something that relock needs, else None."""
+    """Return a warning if gevent or eventlet has replaced a module that relock needs, else None."""
     name = patched_by()
     return (
         None

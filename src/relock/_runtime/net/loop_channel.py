@@ -12,19 +12,19 @@ from redis import exceptions as redis_errors
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.raw_connection import RawConnection
 
-CHUNK_BYTES = 2**14  # about thirty replies, or a record of TLS: tasks of others have their turn between two reads
-UNSENT_BYTES_MAX = 2**20  # a master that takes no more of what it is sent is as good as silent
+CHUNK_BYTES = 2**14  # about thirty replies, or a record of TLS; the loop runs other callbacks between two reads
+UNSENT_BYTES_MAX = 2**20  # a master that leaves so much unread counts as silent
 
 
 class LoopChannel(Channel):
     """Channel of a connection that a thread has opened, from the moment at which an event loop watches it.
 
-    What the socket does not take at once is kept, and sent when the loop says that the socket takes more.
+    Bytes that the socket does not take at once are kept, and sent when the loop sees that the socket takes more.
 
     Args:
-        opened: the channel of the connection until now, with nothing in flight; or that of a loop which was closed.
-        raw: that connection. Its socket does not block from now on.
-        failed: called with the error that breaks the connection while the loop sends what was kept.
+        opened: the channel of the connection until now, with nothing in flight; or the channel of a closed loop.
+        raw: the connection. Its socket does not block from now on.
+        failed: called with the error if the connection breaks while the loop sends the kept bytes.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class LoopChannel(Channel):
         loop: asyncio.AbstractEventLoop,
         failed: Callable[[BaseException], object],
     ) -> None:
-        # It keeps the socket open. After another loop, the channel of before is meant, and not that of the other loop.
+        # This reference keeps the socket open. Never refer to another loop's channel: each new loop would add one.
         self._opened: Channel = opened._opened if isinstance(opened, LoopChannel) else opened
         sock: socket.socket = raw._sock  # type: ignore[attr-defined]
         self.parse, self.has_part = opened.parse, opened.has_part
@@ -50,24 +50,24 @@ class LoopChannel(Channel):
         sock.setblocking(False)
 
     def watch(self, readable: Callable[[], object]) -> None:
-        """Have the loop call `readable` whenever something has come."""
+        """Have the loop call `readable` whenever bytes have come."""
         self._loop.add_reader(self.fileno, readable)
 
     def unwatch(self) -> None:
-        """End the watch, before the socket is closed: another socket may get its number then."""
+        """End the watch; call this before the socket is closed, as another socket may then get its number."""
         if self._sock.fileno() == self.fileno and not self._loop.is_closed():
             self._loop.remove_reader(self.fileno)
             self._loop.remove_writer(self.fileno)
 
     def _take(self) -> bytes:
-        """Receive what has come over TLS; ``BlockingIOError`` if nothing has, as without TLS."""
+        """Receive bytes over TLS; raise ``BlockingIOError`` if none have come, as without TLS."""
         try:
             return self._sock.recv(CHUNK_BYTES)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError(errno.EAGAIN, "nothing has come") from error
 
     def is_pending(self) -> bool:
-        """Return whether TLS has read more than it has given away: the loop does not see that."""
+        """Return whether TLS has decrypted bytes that were not taken yet, which the loop can't see."""
         return isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
 
     def _send(self, packed: bytes) -> None:
@@ -84,7 +84,7 @@ class LoopChannel(Channel):
 
     def _keep(self, packed: bytes) -> None:
         if len(self._unsent) + len(packed) > UNSENT_BYTES_MAX:
-            raise redis_errors.TimeoutError("the master takes no more of what it is sent")
+            raise redis_errors.TimeoutError("the master does not read the requests that it is sent")
         self._unsent += packed
 
     def _send_rest(self) -> None:

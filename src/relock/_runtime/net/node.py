@@ -1,4 +1,4 @@
-"""Masters as users name them, and what it takes to connect to each."""
+"""Masters as users name them, with the settings of connections to them."""
 
 import ipaddress
 from collections.abc import Callable
@@ -18,14 +18,14 @@ Place = tuple[str, int]  # a host and its port
 
 @frozen
 class Node:
-    """Master as its user names it, with all that a connection to it takes.
+    """Master as its user names it, with the settings of connections to it.
 
     Attributes:
-        address: for people; never holds a password.
-        servers: names that tell the master from others; two nodes that share one are the same master.
+        address: the address for messages, without a password.
+        servers: names that tell the master from others; two nodes that share a name are the same master.
         discovery: the search for the master through Sentinels; None for a server with an address of its own.
         cluster: the nodes to ask first for those of a cluster, which is one master; None for a server.
-        client_name: the user's name for the connections, as the server shows it; empty: none.
+        client_name: the user's name for the connections, which the server lists; empty for none.
     """
 
     address: str
@@ -55,7 +55,7 @@ class Seeds(NamedTuple):
     """Nodes of a cluster that are asked first for all of its nodes.
 
     Attributes:
-        nodes: those that the user, or the user's client, has named.
+        nodes: the nodes that the user, or the user's client, has named.
         remap: maps the place that the cluster names for a node to the place where this client reaches it.
     """
 
@@ -63,7 +63,7 @@ class Seeds(NamedTuple):
     remap: Callable[[Place], Place] | None = None
 
     def node_at(self, host: str, port: int) -> Node:
-        """Return the node that the cluster says is at this place, reached in the same way as the first seed."""
+        """Return the node that the cluster names by this host and port, with the settings of the first seed."""
         if self.remap is not None:
             host, port = self.remap((host, port))
         seed = self.nodes[0]
@@ -78,7 +78,7 @@ def host_and_port(host: str, port: int | str) -> str:
 
 
 def normal(at: str) -> str:
-    """Return a host and port in a form in which two can be compared; look nothing up."""
+    """Return a host and port in a normal form, in which two can be compared, without asking DNS."""
     host, _, port = at.rpartition(":")
     try:
         host = str(ipaddress.ip_address(host.strip("[]")))

@@ -1,4 +1,4 @@
-"""Parser of what users pass as ``nodes``: URLs and clients become a `Node` for each master."""
+"""Parsing of the argument ``nodes``: URLs and clients become a `Node` for each master."""
 
 import itertools
 import os
@@ -100,7 +100,7 @@ def warning_of_number(masters: int) -> str | None:
 
 
 def _check_distinct(nodes: Sequence[Node]) -> None:
-    """Refuse a server that is named twice, for two votes; two addresses of one server show only on connecting."""
+    """Refuse a server that is named twice, and so would have two votes; other aliases show only on connecting."""
     for (i, one), (j, other) in itertools.combinations(enumerate(nodes, 1), 2):
         if one.servers & other.servers:
             raise ConfigurationError(
@@ -144,9 +144,10 @@ def _node_of_url(url: str) -> Node:
 
 
 def _node_of_server_url(url: str) -> Node:
-    """Return the node of a server's URL; raise `ValueError` for what can't be read.
+    """Return the node of a server's URL; raise `ValueError` for a URL that can't be read.
 
-    `ValueError` also stands for what redis-py would pass over in silence: most likely a password that is not encoded.
+    This also refuses parts that redis-py would silently ignore: most likely, they belong to a password that is not
+    percent-encoded.
     """
     parts = urlsplit(url)
     parse_qsl(parts.query, strict_parsing=True)
@@ -163,7 +164,7 @@ def _node_of_server_url(url: str) -> Node:
 def _settings_of_url(url: str) -> Settings:
     """Return redis-py's settings for a URL; TLS checks the host's name in every version, unless the URL says otherwise.
 
-    redis-py does so by itself from 6.0. Before, any server with a certificate of that authority passed for a master.
+    redis-py does so by itself from 6.0. Before, any server with a certificate of the same authority was accepted.
     """
     kind, given = _settings_of(ConnectionPool.from_url(url))
     if issubclass(kind, SSLConnection) and given.get("ssl_cert_reqs") != "none":
@@ -176,7 +177,7 @@ def _settings_of(pool: ConnectionPool) -> Settings:
 
 
 def _node_of_sentinel_url(url: str) -> Node:
-    """Return the master of a Sentinel URL; raise `ValueError` for what can't be read.
+    """Return the master of a Sentinel URL; raise `ValueError` for a URL that can't be read.
 
     The URL is ``redis+sentinel://[user:password@]host[:port],…/service[/db]``.
     The credentials are the master's; the Sentinels' own come as ``sentinel_username`` and ``sentinel_password``.
@@ -253,7 +254,7 @@ def _with_place(template: Settings, host: str, port: int) -> Node:
 
 
 def _cluster_node(seeds: Sequence[Node], remap: Callable[[Place], Place] | None = None) -> Node:
-    """Return the node of a cluster of which `seeds` are known; a connection to the cluster is one to the first seed."""
+    """Return the node that stands for a cluster with these `seeds`; it connects like the first seed."""
     first = seeds[0]
     scheme = next(own for own, of_nodes in _CLUSTER_SCHEMES.items() if first.address.startswith(f"{of_nodes}://"))
     places = ",".join(host_and_port(seed.kwargs["host"], seed.kwargs["port"]) for seed in seeds)
@@ -286,10 +287,10 @@ _READERS: dict[str, Callable[[str], Node]] = {
 
 
 def _node_of_cluster_for_tasks(client: Any) -> Node:
-    """Return the cluster of a client of ``redis.asyncio``, which need not know more nodes yet than its user named."""
+    """Return the cluster of a client of ``redis.asyncio``, which may know only the nodes that its user has named."""
     manager = client.nodes_manager
     kind = manager.connection_kwargs.get("connection_class", redis.asyncio.Connection)
-    own: dict[str, Any] = {"redis_connect_func": None}  # that client's function may have connections read from replicas
+    own: dict[str, Any] = {"redis_connect_func": None}  # the client's own function may set READONLY, for replicas
     template = counterpart_of_tasks(kind, manager.connection_kwargs | own)
     seeds = [_with_place(template, node.host, int(node.port)) for node in manager.startup_nodes.values()]
     return _cluster_node(seeds, getattr(manager, "address_remap", None))
@@ -338,10 +339,11 @@ _CLIENTS: tuple[tuple[Callable[[object], bool], Callable[[Any], Node], str], ...
 
 
 def _try_out(node: Node, shown: str, *, may_name: bool) -> None:
-    """Make a connection without opening it: only that shows options which redis-py's connections don't have.
+    """Make a connection without opening it, to find options which redis-py's connections don't have.
 
     Raises:
-        ConfigurationError: it can't be made. The error names an option only if `may_name` is set, and never a value.
+        ConfigurationError: the connection can't be made. The error never quotes a value, and names an option only if
+            `may_name` is set.
     """
     try:
         node.raw_connection(_TRIAL_SECONDS)
@@ -372,5 +374,5 @@ def _node(kind: type[Any], given: dict[str, Any]) -> Node:
 
 
 def _given_name(kwargs: dict[str, Any]) -> str:
-    """Return the ``client_name`` among the options of redis-py's connections, which would spend a round trip on it."""
+    """Return the option ``client_name``, which relock sets itself: redis-py would take another round trip for it."""
     return str(kwargs.get("client_name") or "")

@@ -1,7 +1,7 @@
-"""Parser of replies, in Python, for where hiredis is not installed.
+"""Parser of replies in Python, used if hiredis is not installed.
 
-redis-py's own parser reads the socket itself, and waits there for the rest of a reply. Of the protocol (RESP 2, as
-Redis documents it) this parser knows what masters send: lines, numbers, errors, strings and lists.
+redis-py's own parser would not do: it reads the socket itself, and waits there for the rest of a reply. Of the protocol
+(RESP 2, as Redis documents it), this parser knows the types that masters send: lines, numbers, errors, strings, lists.
 """
 
 from collections.abc import Generator
@@ -16,7 +16,7 @@ Parsing = Generator[None, None, Any]
 
 
 class Parser:
-    """Parser that takes bytes as they come, and gives the replies that are complete."""
+    """Parser that takes bytes as they come, and returns complete replies."""
 
     def __init__(self) -> None:
         self._data = bytearray()

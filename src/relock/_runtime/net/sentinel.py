@@ -22,7 +22,7 @@ class NoMasterError(redis_errors.ConnectionError):
     """No Sentinel names a master that is up.
 
     Attributes:
-        errors: what asking each Sentinel raised; None for a Sentinel that answered, and knows the service.
+        errors: the error of asking each Sentinel; None for a Sentinel that answered and knows the service.
     """
 
     def __init__(self, text: str, errors: Sequence[BaseException | None]) -> None:
@@ -37,8 +37,8 @@ class Discovery:
         service: the name by which the Sentinels know the master.
         sentinels: the address of each Sentinel, for people, and a function that makes a connection to it; the one that
             knew the master last comes first.
-        min_other_sentinels: a Sentinel that sees fewer others may be cut off, and is not believed.
-        master_host: the host to connect to, whatever the Sentinels say; None: the one that they name.
+        min_other_sentinels: a Sentinel that sees fewer others may be cut off, and its answer is ignored.
+        master_host: the host to connect to in place of the one that the Sentinels name; None: use theirs.
     """
 
     sentinels: tuple[tuple[str, Connect], ...]
@@ -122,7 +122,7 @@ def _check_role(raw: Any) -> None:
     """Authenticate a new connection, and refuse a replica: a Sentinel may not have heard of a failover yet.
 
     Raises:
-        redis.ConnectionError: the server is a replica. It is no `ConfigurationError`: the failover will soon be over.
+        redis.ConnectionError: the server is a replica. Not a `ConfigurationError`: the failover will soon be over.
     """
     raw.on_connect()
     raw.send_command("INFO", "replication", check_health=False)

@@ -18,7 +18,7 @@ _UNKNOWN_HOSTS = (None, b"", b"?")
 
 
 class Range(NamedTuple):
-    """Slots from `first` to `last`, and the master that serves them; an empty `host` is that of the node asked."""
+    """Slots from `first` to `last`, and the master that serves them; an empty `host`: the host of the asked node."""
 
     first: int
     last: int
@@ -27,7 +27,7 @@ class Range(NamedTuple):
 
 
 class Redirection(NamedTuple):
-    """Redirection to another node: for one request if `asking`, else for good, since the slot has moved there."""
+    """Redirection to another node: of one request if `asking`, else of all, because the slot has moved there."""
 
     slot: int
     host: str

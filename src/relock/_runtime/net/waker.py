@@ -7,7 +7,7 @@ CLEARED_BYTES = 4096
 
 
 class Waker:
-    """Pipe of a process to itself: a thread that polls `fileno` goes on when another thread calls `wake`.
+    """Pipe inside the process: a thread that polls `fileno` goes on when another thread calls `wake`.
 
     Attributes:
         fileno: the descriptor to poll; readable from a `wake` until the next `clear`.
@@ -24,7 +24,7 @@ class Waker:
         os.set_blocking(self._end, False)
 
     def wake(self) -> None:
-        """End the poll that is under way, or the next one; never wait, since a full pipe wakes as well."""
+        """End the poll that is under way, or the next one; never wait, because a full pipe wakes as well."""
         with suppress(BlockingIOError):
             os.write(self._end, b"\0")
 

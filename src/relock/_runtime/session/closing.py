@@ -1,9 +1,9 @@
 """End of a session: waiters leave the queues, calls that are under way end, and threads stop.
 
-A session that nobody has closed finishes with the process what is pending on the masters, as `close` does. It does not
-close the client, because handlers of `atexit` that run later may still use that. relock's own handler of `atexit` does
-this, when all threads that the interpreter waits for have ended. Daemon threads still run then, but from Python 3.12 on
-no thread can be started any more.
+If a session is still open when the process ends, relock's handler of `atexit` finishes what is pending on the masters,
+as `close` does. The handler does not close the client, which later handlers of `atexit` may still use. It runs when all
+threads that the interpreter waits for have ended. Daemon threads still run then, but from Python 3.12 on no thread can
+be started any more.
 """
 
 import atexit
@@ -26,7 +26,7 @@ from relock._runtime.wakeups.waiter import Waiter
 logger = logging.getLogger(__name__)
 
 GRANTEES_SECONDS = 0.5  # a client that is closed waits this long for waiters that were given a lock at that moment
-GRANTEES_LOOK_SECONDS = 0.001  # between two looks whether these waiters have given it back
+GRANTEES_LOOK_SECONDS = 0.001  # between two checks whether these waiters have given it back
 JOIN_SECONDS = 2.0
 SETTLE_SECONDS = 0.5  # a client that is closed waits this long for the log
 
@@ -34,14 +34,14 @@ SETTLE_SECONDS = 0.5  # a client that is closed waits this long for the log
 def close(session: Session) -> None:
     """End threads, waits and connections; leave the holds to their leases.
 
-    A signal handler may call it in the middle of a call. That call can't end before the handler returns. So another
-    thread closes the session then, and what the call leaves is ended as well.
+    A signal handler may call this in the middle of a call, which can't end before the handler returns. Then another
+    thread waits until that call has ended, and closes the session with what the call has left.
     """
     if session.closed and not session.is_half_closed:
         return
     door = _door_of_call() if session.platform is THREADS else None
     if door is not None:
-        session.is_closing = session.closed = True  # the interrupted call finds this when it goes on
+        session.is_closing = session.closed = True  # so the interrupted call ends when it goes on
         with suppress(RuntimeError):  # there can't be another thread now
             session.platform.start(partial(_close_after, session, door), "relock-closer")
             return
@@ -54,7 +54,7 @@ def _close_after(session: Session, door: FrameType) -> None:
 
 
 def _close(session: Session) -> None:
-    session.is_half_closed = False  # another thread that closes meanwhile has nothing to do
+    session.is_half_closed = False  # so that another thread which calls `close` meanwhile returns at once
     try:
         _end(session)
     except BaseException:  # an interrupt: the next call of `close` begins again
@@ -63,10 +63,10 @@ def _close(session: Session) -> None:
 
 
 def drop(session: Session) -> bool:
-    """Have the session end once nothing is held: its client is unreachable, so no call can come.
+    """Have the session end once nothing is held: its client was garbage-collected, so no further call can come.
 
-    A finalizer calls this, at any instruction of any thread. So this takes no lock and waits for nothing. Return
-    whether there is anything to end.
+    A finalizer calls this, at any instruction of any thread, so this function takes no lock and does not wait. Return
+    whether a thread or a connection had to be ended.
     """
     if session.closed or session.platform is not THREADS or sys.is_finalizing():
         return False
@@ -80,9 +80,9 @@ def drop(session: Session) -> bool:
 
 
 def _end_if_idle(session: Session) -> None:
-    """Close the session unless something is held: an owner may be inside, and its hold is renewed while it lives.
+    """Close the session unless a lock is held: such a hold is renewed as long as its owner lives.
 
-    Any of the threads may find that. One that closed the session itself would wait for itself.
+    The session's own threads call this, so a new thread closes the session: `close` waits for them to end.
     """
     is_idle = all(hold.loss is not None for hold in session.holds.copy().values())
     if is_idle and not session.closed and next(session.closers) == 0:
@@ -93,7 +93,7 @@ def _end_if_idle(session: Session) -> None:
 
 
 def abandon_in_child(session: Session) -> None:
-    """Close the copies of the parent's sockets in a forked child, without a word to any server."""
+    """Close the copies of the parent's sockets in a forked child, and send nothing to any server."""
     session.closed = True
     for hub in session.hubs.all():
         hub.abandon()
@@ -112,7 +112,7 @@ def _end(session: Session) -> None:
     for service in services:
         service.join(JOIN_SECONDS)
     session.hub.reading.stop()
-    _leave_queues(session, waiters)  # a heartbeat that was under way may have put them back
+    _leave_queues(session, waiters)  # once more: a heartbeat that was under way may have restored places
     for master in session.masters:
         if master.reconnector is not None:
             master.reconnector.stop()  # Serve, then stop: the janitor needed its connections
@@ -121,7 +121,7 @@ def _end(session: Session) -> None:
 
 
 def _disconnect(session: Session) -> None:
-    """Close the connections of threads and of loops; no callback comes after those that wait."""
+    """Close the connections of threads and of loops; stop the callbacks' threads after the callbacks that wait."""
     for pool in session.pools:
         pool.close()
     for foreground in session.foregrounds.copy():
@@ -134,27 +134,27 @@ def _disconnect(session: Session) -> None:
 def _finish(session: Session) -> list[Waiter]:
     """Give up all places in queues, and end what calls have left on the masters; return all waiters.
 
-    This takes no time where nothing is pending. Otherwise it lasts until the last not-after time of the requests that
-    were sent, and a node timeout more where masters are silent.
+    This returns at once if nothing is pending. Otherwise it lasts until the last not-after time of the requests that
+    were sent, and a node timeout longer if masters are silent.
     """
     session.is_closing = session.closed = True
     for foreground in session.foregrounds.copy():
         foreground.end_if_closed()
-    waiters = session.hubs.waiters()  # with a ticket or not: the reply may be under way
+    waiters = session.hubs.waiters()  # also those without a ticket, whose place may have been taken just now
     _see_grantees_off(session, _leave_queues(session, waiters))
     _see_calls_off(session)
-    session.janitor.stop()  # Serve, then stop: it undoes what calls have left, and needs connections and subscriptions
+    session.janitor.stop()  # Serve, then stop: the janitor still needs connections and subscriptions for its undos
     session.janitor.join(JOIN_SECONDS + 3 * session.node_timeout)
     return waiters
 
 
 def _door_of_call() -> FrameType | None:
-    """Return the frame that has begun the call which the caller has interrupted on its thread; None without one."""
+    """Return the frame of the door whose call a signal handler on this thread has interrupted; None without one."""
     return next((frame.f_back for frame in _stack(sys._getframe(1)) if frame.f_code is Driver.run.__code__), None)
 
 
 def _see_off(session: Session, door: FrameType) -> None:
-    """Wait until a call that was interrupted has ended, and what it leaves was handed over; a node timeout at most."""
+    """Wait until an interrupted call has left its `door`, which hands its undo over; a node timeout at most."""
     until = session.clock() + session.node_timeout
     while session.clock() < until and any(door in _stack(top) for top in sys._current_frames().values()):
         session.platform.sleep(GRANTEES_LOOK_SECONDS)
@@ -171,11 +171,11 @@ def _finish_at_exit() -> None:
         try:
             _wait_until_closed(session) if session.closed else _finish_for_exit(session)
         except Exception:
-            session.platform.log.error(logger, "what was pending at the end is left to its lease", exc_info=True)
+            session.platform.log.error(logger, "pending work at exit is left to its lease", exc_info=True)
 
 
 def _wait_until_closed(session: Session) -> None:
-    """Wait for another thread that is closing the session: the end of the interpreter would cut that off."""
+    """Wait for another thread that is closing the session: the interpreter's end would cut off that thread."""
     until = session.clock() + JOIN_SECONDS + 4 * session.node_timeout
     while session.is_closing and session.clock() < until:
         session.platform.sleep(GRANTEES_LOOK_SECONDS)
@@ -204,8 +204,8 @@ def _leave_queues(session: Session, waiters: list[Waiter]) -> list[Waiter]:
 def _see_grantees_off(session: Session, grantees: list[Waiter]) -> None:
     """Wait until `grantees` have given back what they were given.
 
-    A waiter that has lost its place was given the lock, as a rule. It hears of that, finds the client closed, and gives
-    the lock back. After `close` nobody would read the message.
+    A waiter that a master no longer had in its queue was given the lock, as a rule. The waiter reads that message,
+    finds the client closed, and gives the lock back. After `close`, no thread would read the message.
     """
     until = session.clock() + GRANTEES_SECONDS
     while session.clock() < until and any(session.hubs.waiter(waiter.owner) for waiter in grantees):
@@ -213,7 +213,7 @@ def _see_grantees_off(session: Session, grantees: list[Waiter]) -> None:
 
 
 def _see_calls_off(session: Session) -> None:
-    """Wait for the answers that are under way: a caller that is cut off from one may have the lock and not know it."""
+    """Wait for the answers that are under way: a caller that misses its answer may have the lock and not know it."""
     until = session.clock() + session.node_timeout
     loops = session.foregrounds.copy()
     while session.clock() < until and (any(p.is_in_use for p in session.pools) or any(one.is_in_use for one in loops)):

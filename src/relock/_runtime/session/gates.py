@@ -1,16 +1,16 @@
 """Gates at which callers of one owner queue: one at a time takes or leaves a level of their hold.
 
-A caller is a thread, or a task of an event loop. Several callers come at once where they name one ``owner=``, or where
-a task has other tasks carry out its calls. A thread that is inside may come in once more: a signal handler would
-otherwise wait for the thread that it has interrupted. A gate exists while a caller is inside or in line.
+A caller is a thread, or a task of an event loop. Several callers of one owner come at once if they name one ``owner=``,
+or if a task has other tasks carry out its calls. A thread that is inside may come in once more: otherwise a signal
+handler would wait for the thread that it has interrupted. A gate exists while a caller is inside or in line.
 
 An exception may strike a thread between any two instructions, so no lock of Python's is taken. The caller inside is a
-value in a dictionary, set by ``dict.setdefault``; so is the line, a `WaitQueue`, once there is one.
+value in a dictionary, set by ``dict.setdefault``. So is the line of waiting callers, a `WaitQueue`, once it is needed.
 
-A task whose event loop stands still can't leave. A caller that waits behind such a task asks the loop. About a second
-later, if the loop has not answered, the task gives way: its call is undone, as that of a cancelled task is, and begins
-anew when the loop turns. If the loop turns at that very moment, `CallRecord.claim` decides which of the two goes on. A
-task in line that gives way loses its place.
+A task whose event loop stands still can't leave the gate. A caller that waits behind such a task asks the loop for a
+sign of life. If the loop has not answered about a second later, the task gives way: its call is undone, like that of a
+cancelled task, and begins anew when the loop turns. If the loop turns at that very moment, `CallRecord.claim` decides
+whether the task goes on or its call is undone. A task in line that gives way loses its place.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from relock._owner import loop_of, runs_on
 from relock._runtime.platform import Platform
 from relock._runtime.wait_queue import Entry, Waiting, WaitQueue, wait_out
 
-AHEAD_MAX = 16  # places in line whose event loops are asked at once: thousands may be in line, and each looks
+AHEAD_MAX = 16  # how many callers ahead are checked at each look: thousands may be in line, and each of them looks
 _INSIDE, _LINE = "inside", "line"
 _NOBODY = None, None
 
@@ -53,28 +53,29 @@ class _Gate:
         return first is None or first.caller is caller or self._state.get(_INSIDE, _NOBODY)[0] is caller
 
     def try_enter(self, record: CallRecord, caller: object) -> bool:
-        """Let `caller` in, with the call of `record`, if nobody else is inside; note both in one step.
+        """Let `caller` in, with the call of `record`, if no other caller is inside; note both in one step.
 
-        A task has one call at a time. An overtaken call may be inside still; the next one waits until it is undone.
+        A thread may be inside already (see above). A task may not: if its overtaken call is still inside, its next call
+        waits until that one is undone.
         """
         inside, call = self._state.setdefault(_INSIDE, (caller, record))
         return call is record or (inside is caller and record.task is None)
 
     def inside(self) -> tuple[object, CallRecord | None]:
-        """Return the caller inside, with its call."""
+        """Return the caller inside and the record of its call; None for both if the gate is free."""
         inside: tuple[object, CallRecord | None] = self._state.get(_INSIDE, _NOBODY)
         return inside
 
     def is_left_empty(self, record: CallRecord) -> bool:
-        """Return whether nobody is at the gate any more once that call leaves."""
+        """Return whether the gate is empty once the call of `record` leaves."""
         state = self._state
         return state.get(_INSIDE, _NOBODY)[1] is record and (_LINE not in state or self.first() is None)
 
     def leave(self, record: CallRecord) -> None:
         """Free the gate if the call of `record` is the one inside, and wake the first in line.
 
-        A call of a signal handler, inside on top of that one, frees nothing. A second `leave` does no harm, and wakes
-        the first in line if an interrupt has kept the first `leave` from doing so.
+        A call in a signal handler, which came in on top of that call, frees nothing. A second `leave` does no harm, and
+        wakes the first in line if an interrupt has kept the first `leave` from doing so.
         """
         state = self._state
         if state.get(_INSIDE, _NOBODY)[1] is record:
@@ -98,7 +99,7 @@ class _Gate:
         return None if line is None else line.first()
 
 
-#: The gate of a call, the gate's key, the caller, and its entry in the line, if any. No class: that would cost a call.
+#: The gate of a call, its key, the caller, and the caller's entry in the line, if any. To make a class takes longer.
 Admission = tuple[_Gate, HoldKey, object, Entry | None]
 
 
@@ -106,7 +107,7 @@ class Gates:
     """Gates of one client.
 
     Attributes:
-        overtake: has a task's call undone in the background, so that it leaves its gate.
+        overtake: has the call of a task undone in the background, so that the call leaves its gate.
     """
 
     overtake: Callable[[CallRecord], object]
@@ -114,13 +115,13 @@ class Gates:
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._gates: dict[HoldKey, _Gate] = {}
-        self._asked: dict[asyncio.AbstractEventLoop, float] = {}  # when each loop was asked; until it answers
+        self._asked: dict[asyncio.AbstractEventLoop, float] = {}  # when each loop was asked that has not answered
 
     def enter(self, record: CallRecord, key: HoldKey, until: float) -> bool:
         """Have the calling thread wait until `until` at most; return whether it is in.
 
         Raises:
-            RuntimeError: the thread would wait for a task of the event loop that it runs, and so for itself.
+            RuntimeError: the thread would wait for a task of the event loop that runs in this thread, so without end.
         """
         caller = self._platform.current()
         if self.try_enter(record, key, caller):
@@ -169,7 +170,7 @@ class Gates:
                         return False
                     if not self._gives_way(gate, entry):
                         yield min(left, LOOK_SECONDS)
-                is_in = entry.is_waiting  # else this caller has given way, and lines up anew
+                is_in = entry.is_waiting  # if not, this caller has given way, and joins the line anew
             finally:
                 line.leave(entry)
                 if not is_in:
@@ -179,51 +180,51 @@ class Gates:
             gate.leave(record)
 
     def _gives_way(self, gate: _Gate, entry: Entry) -> bool:
-        """Have tasks before `entry` give way whose event loops stand still; return whether one in line has by now."""
+        """Have tasks before `entry` give way if their event loops stand still; return whether one in line did."""
         line = gate.line()
         ahead = islice(takewhile(lambda one: one is not entry, line), AHEAD_MAX)
         stuck = [one for one in ahead if self._is_stuck(one.caller)]
         caller, record = gate.inside()
         if record is not None and self._is_stuck(caller):
-            self.overtake(record)  # the next caller is woken when the call is undone
+            self.overtake(record)  # when the call is undone, it leaves the gate, and that wakes the next caller
         if stuck:
             line.leave(*stuck)
         return bool(stuck)
 
     def _is_stuck(self, caller: object) -> bool:
-        """Return whether a caller is a task of an event loop that stands still; the loop that looks does not."""
+        """Return whether `caller` is a task of an event loop that stands still; the loop that runs this does not."""
         loop = loop_of(caller)
         return loop is not None and loop is not self._platform.loop() and self._stands_still(loop)
 
     def _stands_still(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether a loop is closed, or has not answered for long; ask it, unless it owes an answer."""
+        """Return whether a loop is closed, or owes an answer for `SILENT_SECONDS`; ask the loop if it owes none."""
         now = self._platform.clock()
         asked_at = self._asked.setdefault(loop, now)
         if asked_at == now:
             try:
                 loop.call_soon_threadsafe(self._asked.pop, loop, None)
-            except RuntimeError:  # it is closed
+            except RuntimeError:  # the loop is closed
                 self._asked.pop(loop, None)
                 return True
         return now - asked_at >= SILENT_SECONDS
 
     def leave(self, record: CallRecord) -> None:
-        """Take the call of `record` from its gate, and let the next caller in."""
+        """Take the call of `record` away from its gate, and let the next caller in."""
         if record.gate is not None:
             self._leave(record, *record.gate)
             record.gate = None  # Undo, then forget: an interrupt must find the gate until it is left
 
     def _go_by(self, record: CallRecord, admission: Admission) -> None:
-        """Take a caller from the line. The last one comes in for a moment: nobody else would remove the gate."""
+        """Take away a caller that leaves the line; the last one enters for a moment, so as to remove the gate."""
         gate, _, caller, _ = admission
         if gate.first() is None:
             gate.try_enter(record, caller)
         self._leave(record, *admission)
 
     def _leave(self, record: CallRecord, gate: _Gate, key: HoldKey, _caller: object, entry: Entry | None) -> None:
-        """Leave a gate; first remove it if nobody else is there, so that later callers make a new one."""
+        """Leave a gate; first remove the gate if no other caller is there, so that later callers make a new one."""
         if entry is not None:
-            entry.is_waiting = False  # a task of a closed loop never leaves the line itself
+            entry.is_waiting = False  # a task of a closed loop does not run its own `line.leave`
         if gate.is_left_empty(record) and self._gates.get(key) is gate:
             self._gates.pop(key, None)
         gate.leave(record)

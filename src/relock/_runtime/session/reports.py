@@ -1,4 +1,4 @@
-"""Reports of the masters and the hubs, and what the session does about them."""
+"""Reports of the masters and the hubs, and the session's reactions to them."""
 
 import logging
 from collections import deque
@@ -34,7 +34,7 @@ class ReportedSession(SessionView, Protocol):
     watchdog: Watchdog
 
     def services(self) -> Iterator[Service]:
-        """Yield the services, whose threads must not be kept from their work."""
+        """Yield the services, on whose threads no code of users may run."""
 
     def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> None:
         """Have the janitor end whatever `owner` may have on any master."""
@@ -64,11 +64,11 @@ class Reports(MasterListener):
             session.undo(keys, owner, token, session.options.ttl, session.clock())
 
     def watch_waiters(self) -> None:
-        """Have a heartbeat sent in time: it finds waiters that are stuck, and loops that are closed."""
+        """Have a heartbeat sent in time: the janitor then also finds stuck waiters and closed loops."""
         self._session.janitor.ensure_beating(FOREVER)
 
     def subscribed(self) -> None:
-        """Have a heartbeat sent now, if there are waiters: what was published before may be lost."""
+        """Have a heartbeat sent now, if there are waiters: messages from before the subscription are lost."""
         session = self._session
         if session.hubs.are_attended:
             session.janitor.beat_now()
@@ -76,10 +76,10 @@ class Reports(MasterListener):
     # Of the masters -------------------------------------------------------------------------------------------------
 
     def hear(self, facts: MasterFacts, news: master_facts.News) -> None:
-        """Act on news of a master: tell users, and have the hubs and the background do what follows."""
+        """Act on news of a master: emit events, and tell the hubs and the background threads."""
         session = self._session
         match news:
-            case master_facts.Moved():  # nobody is given a lock where a server has no name
+            case master_facts.Moved():  # no releaser may give a lock if a server has no incarnation to name
                 session.may_be_handed = all(one.facts.incarnation != NAMELESS for one in session.masters)
                 for hub in session.hubs.all():
                     hub.subscriptions[facts.index].look()
@@ -88,7 +88,7 @@ class Reports(MasterListener):
                     hub.draw_names()
                     if facts.incarnation == NAMELESS:
                         hub.subscriptions[facts.index].doubt()
-            case master_facts.Down(why) if not session.closed:  # else its connections are closed with the session
+            case master_facts.Down(why) if not session.closed:  # else the session itself has closed the connections
                 session.emit(MasterDown(None, facts.address, why))
             case master_facts.Back():
                 session.emit(MasterBack(None, facts.address))
@@ -102,10 +102,10 @@ class Reports(MasterListener):
                 self._warn(text)
 
     def _stepped(self, facts: MasterFacts, news: master_facts.Stepped) -> None:
-        """Note a step of a master's clock. Leases end by that clock: if it went ahead, earlier on ours."""
+        """Note a step of a master's clock. Leases end by that clock: if it went ahead, they end earlier on ours."""
         session, after = self._session, facts.offset.stepped_after
         step = ClockStep(session.clock(), facts.index, news.seconds, news.shown_us, after)
-        session.steps.append(step)  # Mark, then look: a hold that enters the book from here on looks at the steps
+        session.steps.append(step)  # Mark, then look: a call that books a hold from here on counts the step itself
         if step.seconds > 0:
             for hold in session.holds.copy().values():
                 hold.shift(step)
@@ -116,7 +116,7 @@ class Reports(MasterListener):
         session.platform.log.warning(logger, text, facts.address, step.seconds)
 
     def _warn(self, text: str) -> None:
-        """Have a `RelockWarning` issued: on a background thread by the log, else by a call that has done its work."""
+        """Have a `RelockWarning` issued: by the log if a background thread calls, else by the next call that ends."""
         session = self._session
         if any(service.is_caller() for service in session.services()):
             session.platform.log.warn(text)
@@ -124,5 +124,5 @@ class Reports(MasterListener):
             session.pending_warnings.append(text)
 
     def sweep_by(self, moment: float) -> None:
-        """Have the watchdog look by `moment` (our time) for connections that nobody needs."""
+        """Have the watchdog close, by `moment` (our time), connections that were idle for long."""
         self._session.watchdog.look_by(moment)

@@ -1,8 +1,4 @@
-"""Session of a client in one process: the book of its holds, its services, and what goes to the background.
-
-The book of holds is a dict, whose single operations are atomic, because an interrupt may strike between any two
-instructions of a caller.
-"""
+"""Session of a client in one process: the book of its holds, its connections, and its background threads."""
 
 import itertools
 import logging
@@ -44,7 +40,7 @@ logger = logging.getLogger(__name__)
 event_logger = logging.getLogger("relock.events")
 
 PENDING_WARNINGS_MAX = 100  # warnings that wait for a caller
-sessions: "LiveSet[Session]" = LiveSet()  # those of this process, until nothing refers to them
+sessions: "LiveSet[Session]" = LiveSet()  # all sessions of this process
 
 
 class Session(Driver):
@@ -54,16 +50,16 @@ class Session(Driver):
 
     Attributes:
         calls: the calls of threads, as flows.
-        closers: counts the threads that would close the session because its client is unreachable.
+        closers: counts attempts to close the session of a client that was garbage-collected; the first one does it.
         foregrounds: the drivers of flows on event loops.
-        hub: that of the client's threads.
+        hub: the hub of the client's threads.
         hubs: all hubs of the client.
         interrupted: undoes what an interrupted call of a thread has left.
         interrupted_of_tasks: the same for tasks.
-        is_ending: True while the session is being closed because the interpreter ends.
-        is_half_closed: True if an interrupt came before the end of a `close`.
-        reports: hears of everything that happens to the masters.
-        pending_warnings: what callers must be warned of.
+        is_ending: True while pending work is finished because the interpreter ends.
+        is_half_closed: True if an interrupt has cut off a `close`.
+        reports: acts on news of the masters.
+        pending_warnings: warnings that the next caller to finish its call must issue.
     """
 
     gates: Gates
@@ -102,7 +98,7 @@ class Session(Driver):
         if platform is THREADS:
             sessions.add(self)
 
-    # What the driver leaves to it -----------------------------------------------------------------------------------
+    # What the driver leaves to the session --------------------------------------------------------------------------
 
     def check_open(self) -> None:
         """Raise `ClientClosedError` once the client was closed.
@@ -129,7 +125,7 @@ class Session(Driver):
             self.check_open()
 
     def _may_block_a_loop(self) -> bool:
-        """Return whether the calling thread runs an event loop, and has not been warned of waiting."""
+        """Return whether the calling thread runs an event loop, and this session has not warned of a wait yet."""
         return not self.has_warned_of_loops and self.platform.task() is not None
 
     def warn_if_a_loop_waits(self, name: str) -> None:
@@ -143,7 +139,8 @@ class Session(Driver):
     def enter(self, enter: Enter) -> bool:
         """Wait at the gate of an owner that may call several times at once; return whether the caller is in.
 
-        A caller that would block an event loop so is warned, unless the owner has the lock and the wait is short.
+        A caller that would thereby block an event loop is warned, unless its owner has the lock already: then the wait
+        is short.
         """
         record, key, until = enter
         hold = self.holds.get(key)
@@ -156,16 +153,16 @@ class Session(Driver):
     # Calls of a loop that stands still --------------------------------------------------------------------------------
 
     def overtake_later(self, record: CallRecord) -> None:
-        """Have the janitor undo a call whose event loop stands still; an interrupt of the caller can't cut that short.
+        """Have the janitor undo a call whose event loop stands still.
 
-        If the loop turns first, its task goes on, and nothing is undone. Asking twice does no harm.
+        If the loop turns first, its task goes on, and nothing is undone. A second request for this does no harm.
         """
         self.janitor.hand(GoOn(partial(self._overtake, record)))
 
     def _overtake(self, record: CallRecord) -> None:
         if record.claim():  # Claim, then act
             for owner in record.owners[:1]:
-                self.hubs.look_again(owner)  # the task may sleep for long, and must begin anew
+                self.hubs.look_again(owner)  # wake the task, which must begin its call anew when the loop turns
                 with suppress(RuntimeError):  # the loop is closed
                     record.task.get_loop().call_soon_threadsafe(self._end_wait, owner)
             self.interrupted_of_tasks.undo_acquire(record)
@@ -183,11 +180,11 @@ class Session(Driver):
             self.losses.hand(self.options.on_lost, loss)
 
     def sweep(self, now: float) -> float:
-        """Close connections that nobody has needed for long; return when there may be more."""
+        """Close connections that were idle for long; return when to look again."""
         return min((pool.sweep(now) for pool in self.pools), default=FOREVER)
 
     def services(self) -> Iterator[Service]:
-        """Yield the services, whose threads must not be kept from their work."""
+        """Yield the services, on whose threads no code of users may run."""
         yield from (self.watchdog, self.janitor, *self.hub.subscriptions)
         yield from (master.reconnector for master in self.masters if master.reconnector is not None)
 
@@ -201,13 +198,13 @@ class Session(Driver):
         self.platform.log.write(event_logger, logging.DEBUG if is_ordinary else logging.WARNING, "%s", event)
 
     def raise_pending_warnings(self, stacklevel: int = 3, *, beside: BaseException | None = None) -> None:
-        """Warn a caller, whose call has done its work, of what was found, as `telling.warn_caller` does.
+        """Issue the pending warnings to a caller whose call has done its work, as `telling.warn_caller` does.
 
         Args:
             stacklevel: as for `warnings.warn`, where this is the second.
             beside: the error that the call ends with.
         """
-        if beside is None or isinstance(beside, RelockError):  # an interrupt is in a hurry
+        if beside is None or isinstance(beside, RelockError):  # do not delay an interrupt by warnings
             warn_caller(self.pending_warnings, stacklevel + 1, beside)
 
 

@@ -1,11 +1,12 @@
 """Waiters and their wake-ups: one Pub/Sub connection to each master, however many wait.
 
 A client's threads have one hub. The tasks of each of its event loops have another one, with a name and a channel of its
-own: see `relock._runtime.aio.loop_hub`. A hub subscribes once to its channel. The masters' scripts publish
-``wake <uuid> <name>`` there when it is a waiter's turn, or ``grant <uuid> ...`` when a releaser has given it the lock.
-The hub puts a note into that waiter's queue, so that a message that comes before the wait is not lost. A message for a
-waiter that this hub does not have (any more) means that others are waiting for a dead turn, or for a hold that nobody
-has: it is passed on at once.
+own: see `relock._runtime.aio.loop_hub`. A hub subscribes once to its channel on each master. The masters' scripts
+publish ``wake <uuid> <name>`` there when it is a waiter's turn, or ``grant <uuid> ...`` when a releaser has given that
+waiter the lock. The hub puts an item into the waiter's inbox, so that a message that comes before the wait is not lost.
+
+A message may come for a waiter that this hub does not have (any more). Then other waiters wait behind a turn or a hold
+that no caller uses, so the turn is passed on, or the hold ended, at once.
 """
 
 import itertools
@@ -28,20 +29,20 @@ from relock._runtime.wakeups.subscription import Subscription, ThreadSubscriptio
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 from relock._scripts import TOKEN_MAX
 
-SERVED_SECONDS = 0.05  # for so long, messages of the slower masters come for a waiter that has had its turn
-CATCH_UP_SECONDS = 0.02  # for what a master has published, where a subscription can't be asked
-CATCH_UP_LOOK_SECONDS = 0.001  # between two looks at what the masters have published
-SERVED_UNSWEPT = 1024  # so many waiters that had their turn may be kept, though that is over
+SERVED_SECONDS = 0.05  # for this long, slower masters' messages may come for a waiter that has had its turn
+CATCH_UP_SECONDS = 0.02  # time for messages on their way, if a subscription can't be pinged
+CATCH_UP_LOOK_SECONDS = 0.001  # between two looks whether all pings were answered
+SERVED_UNSWEPT = 1024  # waiters that had their turn: a sweep comes when so many were added
 
 
 class Served(NamedTuple):
-    """Waiter that has had its turn.
+    """Note of a waiter that has had its turn.
 
     Attributes:
-        at: when it had its turn, on our clock.
-        owner: the name of its hold.
-        late_until: until when, on our clock, masters may say that they have given that hold.
-        hold: returns that hold; None once no thread has it, or ends it, any more.
+        at: our time of the turn.
+        owner: the name of the waiter's hold.
+        late_until: our time until which masters may report that they have given that hold.
+        hold: a weak reference to the hold.
     """
 
     at: float
@@ -54,39 +55,39 @@ S = TypeVar("S", bound=Subscription)
 
 _NOT_SERVED = Served(NEVER, b"", NEVER, lambda: None)
 
-_GRANT = re.compile(  # the uuid, what comes after ~ in the hold's name, token, us, lease in ms, incarnation, lock
+_GRANT = re.compile(  # the uuid, the part of the hold's name after ~, token, time (us), lease (ms), incarnation, lock
     rb"grant ([^ ]+) ([^ ]+) ([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,12}) ([^ ]+) (.+)", re.DOTALL
 )
 
 
 class HubListener(Protocol):
-    """Listener that does for the hub what the hub can't do itself."""
+    """Listener that acts for the hub: it reaches the janitor and the book."""
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:
         """Pass on the turn that came for the waiter `owner`, which has left."""
 
     def unclaimed(self, keys: LockKeys, owner: bytes, token: int) -> None:
-        """End the hold `owner`, which a releaser has given to a waiter that has left, unless the waiter has taken it.
+        """End the hold `owner`, which a releaser gave to a waiter that has left, unless the hold is in the book.
 
-        `token` is the fencing token that the masters must know when it ends: 0, or that of a hold that is being ended.
+        `token` is the fencing token that the end of the hold must write to the masters; 0 for none.
         """
 
     def subscribed(self) -> None:
-        """Note that a subscription is confirmed (again): what was published before may be lost."""
+        """Note that a subscription is confirmed (again): messages from before may be lost."""
 
     def watch_waiters(self) -> None:
-        """Have a heartbeat look after the waiters: one may be unable to act before it first goes to sleep."""
+        """Have heartbeats check the waiters, because one may be stuck even before it first goes to sleep."""
 
 
 class Hub(ABC, Generic[S]):
-    """Waiters that have one client's name, and a subscription to each master.
+    """Hub: the waiters with one name of a client, and a subscription to each master.
 
     Attributes:
         client: the name.
-        names: the names of holds, each another one.
-        waiters: by their owners' names.
-        subscriptions: in the order of the masters.
-        reading: arranges which thread reads the subscriptions, where threads do.
+        names: yields a new name for each hold.
+        waiters: the waiters, by their owners' names.
+        subscriptions: one for each master, in their order.
+        reading: decides which thread reads the subscriptions; unused if an event loop reads them.
         confirmed: the callers that wait for a subscription to be confirmed.
     """
 
@@ -113,30 +114,30 @@ class Hub(ABC, Generic[S]):
         self._quorum = quorum_of(len(masters))
         self.confirmed = WaitQueue()
         self._served: dict[bytes, Served] = {}
-        self._left_at = NEVER  # when a waiter last left to which a master may give the lock yet
+        self._left_at = NEVER  # when the last waiter left to which a master may still give the lock
         self._sweep_at = SERVED_UNSWEPT
 
     def draw_names(self) -> None:
-        """Draw the beginning of the names that holds have from now on.
+        """Draw a new random beginning for the names of the holds to come.
 
-        This is done afresh whenever a connection is opened: a copy of a virtual machine's memory has to open its own,
-        and its holds then have other names than those of the original.
+        The session calls this whenever a connection is opened. If a virtual machine is cloned, the clone must open
+        connections of its own, so its holds then have other names than those of the original.
         """
         head = self.owner_head + self.platform.random_hex(4).encode()
         self.names = map((head + b"%08x").__mod__, self._serials)
 
     def new_name(self, owner: str) -> bytes:
-        """Return ``<client>:<owner>.<uuid>``, which names one hold of an ``owner=`` and never another one."""
+        """Return a new ``<client>:<owner>.<uuid>``, the name of one hold of an ``owner=``."""
         name, head = next(self.names), self.owner_head
         return b"%b%b.%b" % (head, readable(owner).encode(), name[len(head) :])
 
     @property
     def is_attended(self) -> bool:
-        """True while heartbeats must look after it: somebody waits."""
+        """True while heartbeats are needed, because there are waiters."""
         return bool(self.waiters)
 
     def register(self, owner: bytes, keys: LockKeys) -> Waiter:
-        """Return the waiter `owner`, found by its wake-ups from now on."""
+        """Return the waiter `owner`, made if necessary; from now on, messages for it reach it."""
         return self.waiters.get(owner) or self.waiters.setdefault(owner, self.new_waiter(owner, keys))
 
     @abstractmethod
@@ -148,21 +149,21 @@ class Hub(ABC, Generic[S]):
         """Return a new waiter."""
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
-        """Note that `owner` waits no more; `served` is its hold, in the book already, if it has had its turn."""
+        """Note that the waiter `owner` no longer waits; `served` is its hold, in the book already, if it got one."""
         waiter = self.waiters.get(owner)
         if waiter is None:
             return
         if waiter.is_parked:
-            self.reading.leave(waiter)  # once more: an interrupt has struck as it left
+            self.reading.leave(waiter)  # once more: an interrupt has cut the first `leave` off
         settled = set() if served is None else {served.owner}
-        self._give_back(waiter, settled)  # Undo, then forget: an interrupt must find it
+        self._give_back(waiter, settled)  # Undo, then forget: after an interrupt here, the waiter must be found
         self.waiters.pop(owner, None)
-        self._give_back(waiter, settled)  # Mark, then look: what has come meanwhile
+        self._give_back(waiter, settled)  # Mark, then look: grants may have come meanwhile
         now = self._clock()
         if served is None or self._quorum > 1:
             self._left_at = now
         if served is not None:
-            # All fields of a Served; the class itself would make one by a function in Python.
+            # `tuple.__new__` takes all fields of a Served, and avoids the class's `__new__`, which is Python code.
             fields = now, served.owner, served.late_until, ref(served)
             self._served[owner] = tuple.__new__(Served, fields)
             if len(self._served) > self._sweep_at:
@@ -171,9 +172,9 @@ class Hub(ABC, Generic[S]):
             self.reading.gave_up()
 
     def _sweep(self) -> None:
-        """Forget the waiters that had their turn so long ago that no message can come for them, and no others.
+        """Forget the waiters that had their turn so long ago that no message can come for them any more.
 
-        A waiter whose hold goes on is kept: a message that comes very late must not end the hold without its token.
+        A waiter whose hold still exists is kept: a very late message must not end that hold.
         """
         now = self._clock()
         for owner, served in self._served.copy().items():
@@ -182,7 +183,7 @@ class Hub(ABC, Generic[S]):
         self._sweep_at = SERVED_UNSWEPT + 2 * len(self._served)
 
     def _give_back(self, waiter: Waiter, settled: set[bytes]) -> None:
-        """Have the holds that `waiter` was given ended, except those that are `settled`."""
+        """Have the holds ended that releasers gave `waiter`, except the `settled` ones; add them to these."""
         for grant in waiter.handed.copy():
             if grant.owner not in settled:
                 self._listener.unclaimed(waiter.keys, grant.owner, 0)
@@ -227,7 +228,7 @@ class Hub(ABC, Generic[S]):
         if not 0 < number <= TOKEN_MAX:
             return
         begins = subscription.granted_at(granted_us, incarnation, self._clock())
-        # All fields of a Handed; the class itself would make one by a function in Python.
+        # `tuple.__new__` takes all fields of a Handed, and avoids the class's `__new__`, which is Python code.
         fields = subscription.index, b"%b~%b" % (owner, hold), number, granted_us, int(lease_ms) / 1000, begins
         grant: Handed = tuple.__new__(Handed, fields)
         waiter = self.waiters.get(owner)
@@ -236,21 +237,21 @@ class Hub(ABC, Generic[S]):
             if not waiter.parks:
                 self._listener.watch_waiters()
             if self.waiters.get(owner) is waiter:
-                return  # Mark, then look: else it has just been forgotten, and may not have seen this
+                return  # Mark, then look: if not, `forget` may have looked at the grants before this one came
         keys = self._keys_of(name)
         if keys is not None:
             self._given_to_nobody(keys, owner, grant)
 
     def _given_to_nobody(self, keys: LockKeys, owner: bytes, grant: Handed) -> None:
-        """Have a hold ended that was given to a waiter which is gone, unless it is held, or its release ends it."""
+        """Have a hold ended that was given to a waiter which has left, unless it is held, or its release ends it."""
         served = self._served.get(owner, _NOT_SERVED)
         is_taken = served.owner == grant.owner
         if is_taken and self._clock() < served.late_until:
-            return  # it comes from a slower one of those that gave this hold; its release sees to all of them
+            return  # a slower master reports the same hold, whose release reaches every master
         taken = served.hold() if is_taken else None
         if taken is not None and taken.count > 0 and taken.loss is None:
-            return  # it is held, or being released: its release sees to all masters, and must find it there
-        # What ends it must bring the token as well: its release may not have told every master.
+            return  # held, or being released: the release reaches every master, and must find the hold there
+        # The undo must bring the token as well, because the release may not have told every master.
         self._listener.unclaimed(keys, grant.owner, 0 if taken is None else taken.fence)
 
     def _woken(self, master: int, payload: bytes) -> None:
@@ -277,7 +278,7 @@ class Hub(ABC, Generic[S]):
             return None  # no lock has such a name
 
     def turns_missed(self, owner: bytes) -> int:
-        """Return how often the waiter `owner` was told, and did not look for as long as a turn lasts."""
+        """Return how many turns the waiter `owner` has missed."""
         waiter = self.waiters.get(owner)
         return 0 if waiter is None else waiter.missed
 
@@ -287,14 +288,14 @@ class Hub(ABC, Generic[S]):
             waiter.wake()
 
     def subscribed(self) -> None:
-        """Wake those that wait for a subscription, and tell the listener that one is confirmed."""
+        """Wake the callers that wait for a confirmed subscription, and tell the listener that one is confirmed."""
         self.confirmed.wake_all()
         self._listener.subscribed()
 
     def catch_up(self, until: float) -> None:
-        """Wait, until `until` at most, for all that the masters have published by now, if it may concern a waiter.
+        """Wait, until `until` at most, for all messages that the masters have published by now.
 
-        A grant may be on its way to a waiter that is here, or that has left within the last node timeout.
+        Return at once if no waiter is here and none has left within the last node timeout: then no grant is on its way.
         """
         self.hear_instead()
         if not self.waiters and self._clock() - self._left_at > self._masters[0].node_timeout:
@@ -303,13 +304,13 @@ class Hub(ABC, Generic[S]):
         asked = [one.ask_for_pong() for one in standing]
         if not all(asked):
             self.platform.sleep(CATCH_UP_SECONDS)
-        self.reading.gave_up()  # the threads of the subscriptions read, where nobody else does
+        self.reading.gave_up()  # if no thread leads, the threads of the subscriptions must read
         while any(one.is_pong_due for one in standing) and self._clock() < until:
             self.platform.sleep(CATCH_UP_LOOK_SECONDS)
             self.hear_instead()
 
     def hear_instead(self) -> None:
-        """Act on the messages that have come by now, if what reads the subscriptions will never do so again."""
+        """Act on the messages that have come, if the reader of the subscriptions is an event loop that was closed."""
 
     def stop(self) -> None:
         """End the subscriptions."""

@@ -1,4 +1,4 @@
-"""Hubs of one client: that of its threads, and one for each event loop some of whose tasks have waited."""
+"""Hubs of one client: one for its threads, and one for each event loop that uses the client."""
 
 import itertools
 from collections import deque
@@ -14,8 +14,8 @@ class Hubs:
     """All hubs of one client in this process.
 
     Attributes:
-        numbers: those in the names of loops' hubs.
-        spare: those whose loops were closed, until other loops take them over, or `stop_spare` comes first.
+        numbers: numbers for the names of loops' hubs.
+        spare: hubs of closed loops, which a new loop may take over until `stop_spare` stops them.
     """
 
     def __init__(self) -> None:
@@ -42,17 +42,17 @@ class Hubs:
 
     @property
     def are_attended(self) -> bool:
-        """True while heartbeats must look after one of the hubs."""
+        """True while heartbeats are needed for one of the hubs."""
         return any(hub.is_attended for hub in self.all())
 
     def look_again(self, owner: bytes) -> None:
-        """Make `owner` look again, if it waits here."""
+        """Make the waiter `owner` look again, if it waits here."""
         waiter = self.waiter(owner)
         if waiter is not None:
             waiter.wake()
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
-        """Note that `owner` waits no more, as `Hub.forget` does."""
+        """Note that the waiter `owner` no longer waits, as `Hub.forget` does."""
         hub = self._hubs.get(client_name(owner))
         if hub is not None:
             hub.forget(owner, served=served)
@@ -63,12 +63,12 @@ class Hubs:
             waiter.wake()
 
     def catch_up(self, until: float) -> None:
-        """Wait, until `until` at most, for what concerns a waiter of all that the masters have published by now."""
+        """Wait, until `until` at most, for all messages to waiters that the masters have published by now."""
         for hub in self.all():
             hub.catch_up(until)
 
     def stop_spare(self) -> None:
-        """Stop the hubs of closed loops: a subscription that nobody reads counts as listening."""
+        """Stop the hubs of closed loops: masters would count their unread subscriptions as listening."""
         with suppress(IndexError):
             while True:
                 self.stop(self.spare.popleft())

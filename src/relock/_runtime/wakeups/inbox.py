@@ -1,4 +1,4 @@
-"""Inboxes of waiters: queues by which they hear that they must look."""
+"""Inboxes of waiters: queues of reasons to look again."""
 
 from typing import Protocol
 
@@ -10,10 +10,10 @@ class Inbox(Protocol):
         """Add an item; any thread may call this, at any moment."""
 
     def get(self, *, timeout: float) -> int | None:
-        """Wait for the next item, `timeout` seconds at most; ``queue.Empty`` if none comes. Only a thread may wait."""
+        """Wait `timeout` seconds at most for the next item, else raise ``queue.Empty``. Only a thread may wait."""
 
     def get_nowait(self) -> int | None:
-        """Return the next item; ``queue.Empty`` if there is none."""
+        """Return the next item; raise ``queue.Empty`` if there is none."""
 
     def empty(self) -> bool:
         """Return whether there is no item."""

@@ -1,36 +1,36 @@
 """Readers of the subscriptions of a client's threads: a thread that waits, or a thread of each subscription.
 
-A message is for a thread that waits. If another thread reads it, the two have to change places before anything goes on,
-which takes longer than the message was on its way. So one of the waiting threads, the *leader*, polls the sockets for
-all of them; the others, its *followers*, sleep on their queues as before. When the leader leaves, it makes a follower
+A message is for a thread that waits. If another thread read the message, the operating system would have to switch
+threads, which takes longer than the message was on its way. So one of the waiting threads, the *leader*, polls the
+sockets for all of them; the others, its *followers*, sleep on their queues. When the leader leaves, it makes a follower
 the leader. (Leader and followers: Schmidt, Stal, Rohnert and Buschmann, "Pattern-Oriented Software Architecture",
 volume 2, 2000.)
 
 A shared socket must always have a reader. A master counts a client that has subscribed as listening, and grants it the
 lock even if no thread reads the message. So each subscription has a thread of its own, too:
 
-* It opens the connection, and pings. It reads while no thread waits, and where a socket can't be read without waiting
-  (TLS).
-* It *shares* its socket with the waiting threads, if there are any: once it is connected, and after each
+* The thread opens the connection, and pings. It reads while no other thread waits, and always if the socket can't be
+  read without waiting (TLS).
+* The thread *shares* its socket with the waiting threads, if there are any: once it is connected, and after each
   read, which ends after the time between two pings at the latest. Then it naps.
-* When no leader has read for `VACANT_SECONDS`, it takes the socket back at its next look; at once if the last waiter
-  has given up. A waiter that has got the lock usually comes again soon, so it does not call this thread when it leaves.
-* It looks every `VACANT_SECONDS`. While leaders come and go, and read, it looks every `BUSY_SECONDS`: the many
-  processes of a busy lock would wake up for nothing. While one leader stays, it looks every `DOZE_SECONDS`, and a
-  leader that leaves calls it.
-* When something has lain unread for `STUCK_SECONDS`, the leader stands still: in a signal handler, say, or in a
+* When no thread has led for `VACANT_SECONDS`, the thread takes the socket back at its next look; at once if the last
+  waiter has given up. A waiter that has got the lock usually waits again soon, so it does not wake this thread.
+* The thread looks every `VACANT_SECONDS`. While leaders come and go, and read, it looks every `BUSY_SECONDS`: a busy
+  lock has many processes, whose threads would wake up in vain. While one leader stays, it looks every `DOZE_SECONDS`,
+  and a leader that leaves wakes it.
+* When a message has lain unread for `STUCK_SECONDS`, the leader stands still: in a signal handler, say, or in a
   debugger. Then the shared connections are given up, others are opened, and the leader is deposed.
 
 The rules:
 
 * The leader is the one value in `_role`, set by `dict.setdefault` and removed by whichever thread set it. `take_back`
-  and `depose` put an `Ear` there for a moment, so that nobody leads.
+  and `depose` put an `Ear` there for a moment, so that no thread leads.
   To depose the leader is to put a new dictionary in place of the old one. A deposed leader notices before it polls
   again; until then it reads only connections that were given up, which no other thread reads.
-* A socket is shared, and taken back, by the thread of its subscription alone, and taken back in the leader's role: so
-  no other thread reads just then. Any thread may unshare a connection that is closed or given up.
-* A leader that leaves gives up the role first, and looks for a follower then. A thread that comes enters `_parked`
-  first, and tries for the role then. Of the two, at least one sees the other.
+* Only the thread of its subscription shares a socket, and takes it back; for the latter, that thread takes the leader's
+  role, so that no other thread reads just then. Any thread may unshare a connection that is closed or given up.
+* A leader that leaves first gives up the role, and then looks for a follower. A thread that comes first enters
+  `_parked`, and then tries to get the role. So at least one of the two sees the other.
 """
 
 import select
@@ -47,7 +47,7 @@ from relock._runtime.platform import Platform
 from relock._runtime.wakeups.ear import Ear
 from relock._runtime.wakeups.inbox import Inbox
 
-LEAD = -1  # in a waiter's queue, beside the numbers of masters: nobody leads
+LEAD = -1  # in a waiter's queue, beside the numbers of masters: no thread leads, so this one may
 VACANT_SECONDS = 0.05
 BUSY_SECONDS = 0.25
 DOZE_SECONDS = 1.0
@@ -59,9 +59,9 @@ class Sleeper(Protocol):
     """Waiter, as `Reading` sees it.
 
     Attributes:
-        wakes: the number of a master that has woken it, or None; or `LEAD`.
-        is_polling: True while it leads and polls.
-        is_parked: True from before `Reading` knows that it sleeps until after that is forgotten.
+        wakes: numbers of masters that have woken the waiter, None for another reason to look, or `LEAD`.
+        is_polling: True while the waiter's thread leads and polls.
+        is_parked: True while the waiter may be among the sleepers of `Reading`.
     """
 
     wakes: Inbox
@@ -78,8 +78,8 @@ class _Ring(NamedTuple):
     Attributes:
         made_for: the value of `Reading.wanted` for which the ring was made.
         poll: waits for the sockets, so many milliseconds at most.
-        ears: by the numbers of their sockets.
-        waker: ends a poll; None where nothing was shared yet.
+        ears: the readers, by the file numbers of their sockets.
+        waker: ends a poll; None if no socket was shared yet.
     """
 
     made_for: object
@@ -95,10 +95,10 @@ class Reading:
     """Shared sockets of one client's threads, and the waiting thread that reads them.
 
     Attributes:
-        clock: the client's.
+        clock: the clock of the client.
         left_at: when a leader last left, or a socket was last shared; `NEVER` once sockets may be taken back at once,
             because the last waiter has given up.
-        wanted: replaced by another object whenever what is shared changes.
+        wanted: an object that is replaced whenever the set of shared sockets changes.
     """
 
     def __init__(self, platform: Platform) -> None:
@@ -109,8 +109,8 @@ class Reading:
         self._shared: dict[Ear, None] = {}
         self.wanted = object()
         self._ring = _NO_RING
-        self._wakers: dict[str, Waker] = {}  # one, once a socket was shared
-        self._dozing: dict[Ear, None] = {}  # those whose threads look again only when they are called
+        self._wakers: dict[str, Waker] = {}  # at most one, made when a socket is first shared
+        self._dozing: dict[Ear, None] = {}  # readers whose threads sleep for `DOZE_SECONDS`, unless they are woken
         self.left_at = NEVER
 
     # A thread that waits --------------------------------------------------------------------------------------------
@@ -118,15 +118,15 @@ class Reading:
     def next_for(self, waiter: Sleeper, until: float) -> int | None:
         """Sleep until `waiter` is woken, and lead meanwhile if no other thread does.
 
-        Return the number of the master that woke it; None if it must look in any case.
+        Return the number of the master that woke the waiter; None if it must look for another reason.
 
         Raises:
-            queue.Empty: nothing has woken it until the clock's `until` (s).
+            queue.Empty: nothing has woken the waiter until the clock's `until` (s).
         """
         waiter.is_parked = True
         while True:
             self._parked[waiter] = None  # Mark, then look
-            may_lead = self._shared or self._role.get(_LEADER) is waiter  # it must not keep the role in its sleep
+            may_lead = self._shared or self._role.get(_LEADER) is waiter  # a leader must not sleep with the role
             if may_lead and waiter.wakes.empty() and not self._lead(waiter, until):
                 continue
             woken_by = waiter.wakes.get(timeout=max(0.0, until - self.clock()))
@@ -134,7 +134,7 @@ class Reading:
                 return woken_by
 
     def leave(self, waiter: Sleeper) -> None:
-        """Note that `waiter` sleeps no more, and ask another one to lead if nobody does then."""
+        """Note that `waiter` no longer sleeps, and ask another one to lead if no thread leads then."""
         self._parked.pop(waiter, None)
         waiter.is_polling = False
         role = self._role
@@ -146,25 +146,25 @@ class Reading:
         waiter.is_parked = False
 
     def gave_up(self) -> None:
-        """Have the threads of the subscriptions take the sockets back at once, if nobody is about to wait any more."""
+        """Have the threads of the subscriptions take the sockets back at once, if no thread waits any more."""
         if self._shared and not (self._parked or _LEADER in self._role):
             self.left_at = NEVER
             for ear in self._shared.copy():
                 ear.call()
 
     def _lead(self, waiter: Sleeper, until: float) -> bool:
-        """Read for all until `waiter` is woken, nothing is shared, or it is `until`; not where another one leads.
+        """Lead: read for all until `waiter` is woken, no socket is shared, or it is `until`.
 
-        Return False where the waiter was deposed: ask again. Else return True, also where another one leads.
+        Return True then, and at once if another thread leads. Return False if the waiter was deposed: try again.
         """
         role = self._role
         if role.setdefault(_LEADER, waiter) is not waiter:
             return True
         ring = self._ring if self._ring.made_for is self.wanted else self._gather()
         if self._role is not role:
-            return False  # deposed, before it had begun
+            return False  # deposed already
         for ear in ring.ears.values():
-            if ear.is_amid:  # the last leader was struck
+            if ear.is_amid:  # an exception struck the last leader before it had acted on a message
                 self._try(ear, ear.act)
         while waiter.wakes.empty():
             ring = self._ring if self._ring.made_for is self.wanted else self._gather()
@@ -188,13 +188,13 @@ class Reading:
         return True
 
     def _resign(self, role: dict[str, object]) -> None:
-        """Give up the role, and find another leader if anything is shared."""
+        """Give up the role, and find another leader if a socket is shared."""
         role.pop(_LEADER, None)
         if self._shared:
             self._hand_on()
 
     def _gather(self) -> _Ring:
-        wanted = self.wanted  # first: what is shared from here on makes the ring an old one
+        wanted = self.wanted  # first: a socket that is shared from here on makes this ring outdated
         poller = self._platform.poller()
         ears = {ear.channel.fileno: ear for ear in self._shared.copy()}
         for fileno in ears:
@@ -206,18 +206,18 @@ class Reading:
         return ring
 
     def _try(self, ear: Ear, hear: Callable[[], object]) -> None:
-        """Have the leader read or act on what has come; give the connection up where it broke."""
+        """Have the leader read or act on messages by `hear`; give the connection up if it broke."""
         try:
             hear()
         except redis_errors.RedisError as error:
             self._give_up(ear, error)
 
     def _give_up(self, ear: Ear, error: Exception) -> None:
-        ear.fail(error)  # first: its thread must know, wherever an exception strikes
+        ear.fail(error)  # first: the subscription's thread must know, even if an interrupt follows
         self.unshare(ear)
 
     def _hand_on(self) -> None:
-        """Ask a follower to lead if nobody does, and call the threads of subscriptions that doze."""
+        """Ask a follower to lead, and wake the threads of subscriptions that doze, unless a thread leads."""
         if _LEADER in self._role:
             return
         follower = self._any_parked() if self._parked else None
@@ -237,7 +237,7 @@ class Reading:
     # The thread of a subscription -----------------------------------------------------------------------------------
 
     def share(self, ear: Ear) -> None:
-        """Let the leader read `ear`, if a thread waits, and the socket can be read without waiting."""
+        """Let the leader read `ear`, if any thread waits and the socket can be read without waiting."""
         if not self._parked or ear.channel.take_now is None:
             return
         if not self._wakers:
@@ -252,7 +252,7 @@ class Reading:
         self._hand_on()
 
     def take_back(self, ear: Ear) -> bool:
-        """Take `ear` back from the waiting threads if none has led for a moment; return whether it was taken back."""
+        """Take `ear` back from the waiting threads if none has led for a moment; return whether that was done."""
         if self.clock() - self.left_at < VACANT_SECONDS:
             return False
         role = self._role
@@ -266,15 +266,15 @@ class Reading:
         return is_ours
 
     def unshare(self, ear: Ear) -> None:
-        """Have the leader read `ear` no more, from the leader's next look on."""
+        """Have the leader stop reading `ear`, from the leader's next look on."""
         if ear in self._shared:
             self._shared.pop(ear, None)
             self._changed()
 
     def nap(self, ear: Ear, called: "SimpleQueue[None]", *, is_read: bool, is_unread: bool) -> None:
-        """Sleep until the thread of `ear`, which is shared, is called, or may have something to do.
+        """Have the thread of the shared `ear` sleep until another thread wakes it, or it must look again.
 
-        `is_read`: a leader has read it between the last two looks; `is_unread`: something lay there at the last one.
+        `is_read`: a leader has read between the last two looks; `is_unread`: a message lay unread at the last look.
         """
         with suppress(Empty):
             if is_unread or self.clock() - self.left_at < DOZE_SECONDS:
@@ -289,11 +289,11 @@ class Reading:
 
     def depose(self, ear: Ear, error: Exception) -> None:
         """Depose a leader that stands still, and give up all shared connections: the leader may be reading one."""
-        role: dict[str, object] = {_LEADER: ear}  # so that nobody else leads until these are gone
+        role: dict[str, object] = {_LEADER: ear}  # no thread may lead until the connections are given up
         deposed, self._role = self._role.get(_LEADER), role
-        self._parked.pop(deposed, None)  # type: ignore[call-overload]  # it could not lead before it goes on
-        # It may be in a poll, which goes on when its handler returns, perhaps on a socket of the same number: the waker
-        # stays as it is then, for nobody else's poll.
+        self._parked.pop(deposed, None)  # type: ignore[call-overload]  # a stuck thread could not lead if it were asked
+        # The deposed leader may be in a poll, which goes on when its signal handler returns, perhaps on new sockets
+        # with the old numbers. So the old waker stays woken, and no other thread uses it.
         wakers, self._wakers = self._wakers, {}
         self._changed()
         for shared in self._shared.copy():
@@ -303,7 +303,7 @@ class Reading:
         self._resign(role)
 
     def stop(self) -> None:
-        """Forget the sockets and the pipe, which is closed when the last poll that uses the pipe has returned."""
+        """Forget the sockets and the pipe; the pipe is closed when the last poll that uses it has returned."""
         self._ring, self._wakers = _NO_RING, {}
 
     def abandon(self) -> None:

@@ -29,12 +29,12 @@ PING_SECONDS = 2.5
 PING = b"*1\r\n$4\r\nPING\r\n"
 RECONNECT_SECONDS_MIN = 0.02
 RECONNECT_SECONDS_MAX = 1.0
-BELIEVED_SECONDS = 1.0  # for so long, a subscription that stands is not doubted because of what was heard on it
-STRANGERS_MAX = 64  # names of other servers that are remembered
+BELIEVED_SECONDS = 1.0  # for this long, a new subscription is not given up because of messages from other servers
+STRANGERS_MAX = 64  # incarnations of other servers that are remembered
 
 
 class Receiver(Protocol):
-    """Receiver of what subscriptions hear: the hub."""
+    """Receiver of the subscriptions' messages: the hub."""
 
     client: str
     platform: Platform
@@ -46,7 +46,7 @@ class Receiver(Protocol):
         """Act on a message that master number `master` has published."""
 
     def subscribed(self) -> None:
-        """Note that a subscription stands (again)."""
+        """Note that a subscription is confirmed (again)."""
 
     def wake_all(self) -> None:
         """Make every waiter look again: the masters, or the way to them, have changed."""
@@ -56,8 +56,8 @@ class Subscribed(NamedTuple):
     """Connection that has just been subscribed.
 
     Attributes:
-        incarnation: of the server that it leads to.
-        messages: what came right behind the confirmation.
+        incarnation: the incarnation of the server that it leads to.
+        messages: the messages that came right behind the confirmation.
     """
 
     raw: RawConnection
@@ -69,16 +69,15 @@ class Subscribed(NamedTuple):
 class Subscription(ABC):
     """Subscription to one master: connected while it is used, and again after every failure.
 
-    Its socket leads to one incarnation of the master, and stays there when another server becomes the master. A demoted
-    master keeps its subscribers, answers their pings, and passes on what is published on the new one, which does not
-    count them as listening. So a grant that was heard need not have been made: it counts only if it names the
-    incarnation that this socket leads to. And the subscription moves as soon as any other socket finds the master
-    elsewhere.
+    The socket leads to one incarnation of the master, and stays there when another server becomes the master. A demoted
+    master keeps its subscribers, answers their pings, and passes on the messages of the new master, which does not
+    count these subscribers as listening. So a grant from a message counts only if it names the incarnation that this
+    socket leads to. As soon as any other socket finds the master elsewhere, the subscription connects anew.
 
     Attributes:
-        index: the number of its master.
-        is_confirmed: True while the subscription stands.
-        stopping: True once it is not to be connected any more.
+        index: the number of the master.
+        is_confirmed: True while the master has confirmed the subscription, and its connection works.
+        stopping: True once it must not connect any more.
     """
 
     stopping: bool
@@ -91,35 +90,35 @@ class Subscription(ABC):
         self._master = master
         self._clock = hub.platform.clock
         self._raw: RawConnection | None = None
-        self._ear: Ear | None = None  # of the connection, once it is subscribed
+        self._ear: Ear | None = None  # reads the connection, once it is subscribed
         self._incarnation = UNKNOWN  # of the server that the socket leads to
         self._stands_since = 0.0
-        self._is_misled = False  # it has heard of a grant that another incarnation made
-        self._strangers: set[bytes] = set()  # the names of such ones
+        self._is_misled = False  # a message has shown that another server may be the master
+        self._strangers: set[bytes] = set()  # other incarnations that messages have named
         self._pings = self._pongs = 0  # on this connection
-        self._heard = 0  # how often something had been heard by the last look
+        self._heard = 0  # `Ear.heard` at the last look
         self._heard_at = 0.0  # when that look was
         self._failures = 0
 
     @abstractmethod
     def ensure(self) -> object:
-        """Begin to connect, unless it is connected."""
+        """Begin to connect, unless the subscription is connected."""
 
     @abstractmethod
     def call(self) -> None:
-        """Have it look soon whether its connection must be given up; any thread may call this."""
+        """Have the subscription check its connection soon; any thread may call this."""
 
     @abstractmethod
     def drop(self) -> None:
-        """Give its connection up, which leads elsewhere; any thread may call this."""
+        """Give up the connection, because it leads to another server; any thread may call this."""
 
     @abstractmethod
     def disconnect(self) -> None:
-        """Close its connection."""
+        """Close the connection."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End it."""
+        """End the subscription."""
 
     @abstractmethod
     def abandon(self) -> None:
@@ -127,7 +126,7 @@ class Subscription(ABC):
 
     def _subscribe(self, raw: RawConnection) -> Subscribed:
         """Subscribe over a connection that has just been opened."""
-        # Before it subscribes: messages may come right behind the confirmation, and are read together with it.
+        # Make the channel first: messages may come right behind the confirmation, and are read together with it.
         channel = self._platform.open_channel(raw, PING_SECONDS)
         opener = self._master.opener
         naming, questions = opener.naming, opener.introduction
@@ -151,12 +150,12 @@ class Subscription(ABC):
         return replies
 
     def _stand(self, made: Subscribed) -> Ear:
-        """Confirm the subscription, by a new connection, and act on what has come over that."""
+        """Begin to use a new connection, note that it is confirmed, and act on the messages that it has brought."""
         self._incarnation = made.incarnation
         ear = self._ear = Ear(made.channel, self._act_on, self.call)
         self._stands_since, self._is_misled = self._clock(), False
         self._pings = self._pongs = 0
-        self._check_place()  # Mark, then look: a thread that found the move had nothing to close until now
+        self._check_place()  # Mark, then look: a thread that found a new master earlier had nothing to close yet
         self.is_confirmed = True
         self._hub.subscribed()
         ear.act_on(made.messages)
@@ -170,22 +169,22 @@ class Subscription(ABC):
             raise redis_errors.ConnectionError("another server has taken the place of the master")
 
     def _has_moved(self) -> bool:
-        """Return whether another server is the master by now, as other sockets have found or as messages suggest."""
+        """Return whether another server is the master by now, as other sockets have shown or messages suggest."""
         return self._is_misled or self._incarnation != self._master.facts.incarnation
 
     def look(self) -> None:
-        """Have the subscription move at once if another server is the master now; any thread may call this."""
+        """Have the subscription connect anew at once if another server is the master; any thread may call this."""
         if self._ear is not None and self._has_moved():
             self.drop()
 
     def doubt(self) -> None:
-        """Close the connection unless it is new: a server without a name was found, which may be another one."""
+        """Close the connection unless it is new: a server that refuses INFO was found, which may be another one."""
         if self._ear is not None and self._clock() - self._stands_since > BELIEVED_SECONDS:
             self._is_misled = True
             self.drop()
 
     def _act_on(self, reply: Any) -> None:
-        """Act on a reply; `redis.InvalidResponse` if no server sends it here: the next may be cut in two as well."""
+        """Act on a message or pong; raise `redis.InvalidResponse` for anything else: replies are out of step."""
         match reply:
             case [b"message", _, bytes(payload)]:
                 self._hub.message(self.index, payload)
@@ -195,7 +194,7 @@ class Subscription(ABC):
                 raise redis_errors.InvalidResponse(f"no message: {reply!r:.100}")
 
     def _ping(self, channel: Channel) -> None:
-        """Ping the master if anybody waits here; raise ``redis.TimeoutError`` if the last ping was not answered."""
+        """Ping the master if there are waiters; raise ``redis.TimeoutError`` if the last ping was not answered."""
         if self._pings > self._pongs:
             raise redis_errors.TimeoutError("no answer to a ping")
         if self._hub.waiters:
@@ -204,28 +203,28 @@ class Subscription(ABC):
 
     @property
     def is_pong_due(self) -> bool:
-        """True if the master has not answered a ping, and so may have published what is not heard yet."""
+        """True if the master owes the answer to a ping: messages from before the ping may still be on their way."""
         return self.is_confirmed and self._pings > self._pongs
 
     @abstractmethod
     def ask_for_pong(self) -> bool:
-        """Ping, from any thread: the answer comes behind all that was published before.
+        """Ping, from any thread: the answer comes behind all messages that were published before.
 
         Return False if no ping can be sent.
         """
 
     def _lost(self, error: BaseException) -> float:
-        """Close the connection; return the seconds before the next one: few at first, then twice as many each time."""
+        """Close the connection; return the seconds before the next one, doubled after each failure in a row."""
         has_stood = self.is_confirmed
         if has_stood and self._clock() - self._stands_since > BELIEVED_SECONDS:
-            self._failures = 0  # else each connection may lead elsewhere than the one before
+            self._failures = 0  # a short-lived connection counts as a failure: each may lead to another server
         self.is_confirmed = False
         self.disconnect()
         if self.stopping:
             return 0.0
         self._platform.log.debug(logger, "the subscription to %s broke: %s", self._master.address, error)
         if self._failures and not has_stood:
-            # Connecting failed as well, so the waiters' own requests will tell what is wrong.
+            # Connecting failed again: wake the waiters, whose own requests show what is wrong.
             self._hub.wake_all()
         self._failures += 1
         return min(RECONNECT_SECONDS_MIN * 2.0 ** min(self._failures - 1, 10), RECONNECT_SECONDS_MAX)
@@ -239,7 +238,7 @@ class Subscription(ABC):
                 self._platform.log.debug(logger, text, self._master.address, exc_info=True)
 
     def has_vote(self, now: float) -> bool:
-        """Return whether the master's wake-ups count: a master that may have forgotten a hold finds every lock free."""
+        """Return whether the master has a vote; without one, its wake-ups don't count: it may have forgotten holds."""
         return self._master.facts.vote_at <= now
 
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
@@ -251,14 +250,15 @@ class Subscription(ABC):
             return NEVER
         moment = self._master.facts.granted_at(granted_us, incarnation, arrived_at)
         if moment == NOT_YET:
-            self._master.act([InDoubt()])  # holds must know at once which way it has stepped
+            self._master.act([InDoubt()])  # have the clock sampled at once, for the holds that it may cut short
             return NEVER
         return moment
 
     def _heard_of(self, incarnation: bytes, now: float) -> None:
-        """Have the subscription move after a grant of another incarnation: a replica passed it on, or the name is new.
+        """Have the subscription connect anew after a grant of another incarnation; once for each incarnation.
 
-        Or the releaser is behind, and will be for as long as its connections stand: so each name is looked into once.
+        Either this socket leads to a replica, which passes on the grants of the new master. Or the releaser uses an
+        old socket, and goes on naming the old incarnation: then connecting anew again and again would not help.
         """
         is_believed = now - self._stands_since <= BELIEVED_SECONDS
         if is_believed or incarnation == NAMELESS or incarnation in self._strangers:
@@ -279,12 +279,12 @@ class ThreadSubscription(Service, Subscription):
         Service.__init__(self, hub.platform)
         Subscription.__init__(self, hub, master)
         self._reading = hub.reading
-        self._is_read = False  # it has heard something between the last two looks
-        self._unread_since: float | None = None  # since this look, something lies there that the leader does not read
+        self._is_read = False  # the leader has read something between the last two looks
+        self._unread_since: float | None = None  # the first look that found messages which the leader does not read
         self._called: SimpleQueue[None] = hub.platform.queue()
 
     def step(self) -> None:
-        """Read one message, or ping, or connect; or look after a connection that the leader reads."""
+        """Read messages, or ping, or connect; or check a connection that the leader reads."""
         try:
             ear = self._ear
             if ear is not None:
@@ -304,11 +304,11 @@ class ThreadSubscription(Service, Subscription):
     def _connect(self) -> None:
         raw = self._raw = self._master.opener.raw_connection()
         if self.stopping:  # Mark, then look: `stop` closes what is here, or this finds `stop`
-            raise redis_errors.ConnectionError("it was stopped before it was there")
+            raise redis_errors.ConnectionError("the subscription was stopped while it connected")
         raw.connect()
         if self._raw is not raw:
             raw.disconnect()
-            raise redis_errors.ConnectionError("it was closed before it was there")
+            raise redis_errors.ConnectionError("the subscription was closed while it connected")
         self._share(self._stand(self._subscribe(raw)))
 
     def _read(self, ear: Ear) -> None:
@@ -325,7 +325,7 @@ class ThreadSubscription(Service, Subscription):
         self._unread_since = None
 
     def _tend(self, ear: Ear) -> None:
-        """Look after a connection that the leader reads; take it back if nobody leads, and act on what was left."""
+        """Check a connection that the leader reads; take it back if no thread leads, and act on unread messages."""
         self._reading.nap(ear, self._called, is_read=self._is_read, is_unread=self._unread_since is not None)
         if ear.error is not None:
             raise ear.error
@@ -336,7 +336,7 @@ class ThreadSubscription(Service, Subscription):
             self._check_is_read(ear)
 
     def _check_is_read(self, ear: Ear) -> None:
-        """Ping where nothing comes; depose a leader that does not read what has come."""
+        """Ping if no message comes; depose a leader that does not read the messages that have come."""
         now = self._clock()
         self._is_read = ear.heard != self._heard
         if self._is_read:
@@ -350,7 +350,7 @@ class ThreadSubscription(Service, Subscription):
         elif self._unread_since is None:
             self._unread_since = now
         elif now - self._unread_since >= STUCK_SECONDS:
-            self._reading.depose(ear, redis_errors.TimeoutError("the thread that reads it stands still"))
+            self._reading.depose(ear, redis_errors.TimeoutError("the thread that reads the subscription stands still"))
 
     def ask_for_pong(self) -> bool:
         """Ping, as `Subscription` describes; over TLS, one thread must not write while another one reads."""
@@ -358,12 +358,12 @@ class ThreadSubscription(Service, Subscription):
         if ear is None or ear.channel.take_now is None:
             return False
         self._pings += 1
-        with suppress(*NETWORK_ERRORS):  # its own thread finds that out
+        with suppress(*NETWORK_ERRORS):  # the subscription's own thread will notice the error
             ear.channel.send(PING)
         return True
 
     def _wait(self, seconds: float) -> None:
-        """Wait before the next connection, unless the thread is to end."""
+        """Wait before the next connection, unless the thread must end."""
         until = self._clock() + seconds
         while not self.stopping and (left := until - self._clock()) > 0:
             with suppress(Empty):

@@ -23,25 +23,26 @@ class Waiter:
 
     owner: bytes
     keys: LockKeys
-    wakes: Inbox  # the master that woke it, or None
+    wakes: Inbox  # the numbers of masters that woke it, and None for other reasons to look
     reading: Reading
-    pulse: Pulse | None = None  # of the event loop that its task belongs to
-    tickets: list[int] = field(factory=list)  # at most one: empty until it is queued, or where it gets another one
-    handed: list[Handed] = field(factory=list)  # what releasers have given it, so far
-    parks: int = 0  # how often it has gone to sleep
+    pulse: Pulse | None = None  # of its task's event loop; None for a thread
+    tickets: list[int] = field(factory=list)  # at most one: empty before the waiter is queued, first or anew
+    handed: list[Handed] = field(factory=list)  # the grants of releasers, so far
+    parks: int = 0  # how often the waiter has gone to sleep
     is_given: bool = False  # since it last woke, a releaser has given it the lock on some master
-    is_polling: bool = False  # it leads, and polls: see `Reading`
-    is_parked: bool = False  # it may be known to the reading, as one that sleeps
-    due_at: float = FOREVER  # since when it must look: it was told then, or its own time was over
-    has_left: bool = False  # its place was given up; the janitor alone says so
-    missed: int = 0  # how often it was told, and did not look for as long as a turn lasts
-    missed_at: float = NEVER  # when it found the last time that it had not
+    is_polling: bool = False  # its thread leads, and polls: see `Reading`
+    is_parked: bool = False  # it may be among the sleepers of `reading`
+    due_at: float = FOREVER  # since when the waiter must look: a message came, or its own timeout was over
+    has_left: bool = False  # its place was given up; only the janitor sets this
+    missed: int = 0  # the number of missed turns
+    missed_at: float = NEVER  # when the waiter last looked too late
 
     @property
     def overdue_since(self) -> float:
-        """Time since which it must look: it was told then, or its task's loop owes an answer, and hears late.
+        """Time since which the waiter must look: a message came then, or its task's loop owes an answer since then.
 
-        A loop that stood still hears what it has missed in several turns: all that came before the first is one miss.
+        A loop that stood still reads the messages of that time in several turns. All of them together count as one
+        missed turn.
         """
         pulse = self.pulse
         since = self.due_at if pulse is None or pulse.asked_at > self.due_at else pulse.asked_at
@@ -58,7 +59,8 @@ class Waiter:
     def give(self, grant: Handed) -> None:
         """Note that a releaser has given the waiter the lock on one master, and wake the waiter.
 
-        Where its task's loop owes an answer, and so hears late, the waiter was told when the lock was given.
+        If the task's loop owes an answer, it reads messages late: the time of the grant then counts as that of the
+        message.
         """
         self.handed.append(grant)
         self.is_given = True
@@ -70,9 +72,9 @@ class Waiter:
             self.reading.rouse()
 
     def park(self, until: float, quorum: int, gathers: Callable[[], float]) -> None:
-        """Sleep until `quorum` masters have woken it, a moment after the first has, or until the clock's `until` (s).
+        """Sleep until `quorum` masters have woken the waiter, or a moment after the first; until `until` at most.
 
-        `gathers` returns how long that moment is (s) if a master has given it the lock. None in `wakes` ends the sleep.
+        `gathers` returns how long that moment is (s) if a master has given the lock. None in `wakes` ends the sleep.
         """
         reading = self.reading
         try:
@@ -92,7 +94,7 @@ class Waiter:
     def gather(self, until: float, quorum: int, gathers: Callable[[], float]) -> Generator[float, int | None, None]:
         """Yield each time until which to wait for an item of `wakes`, be sent it, and end when it is time to look."""
         clock = self.reading.clock
-        masters: tuple[int, ...] = ()  # used as a set; a real one would take 200 bytes for as long as this waits
+        masters: tuple[int, ...] = ()  # used as a set; a real one would take 200 bytes during the whole wait
         last, first_at = until, None
         while len(masters) < quorum:
             master = yield until
@@ -105,7 +107,7 @@ class Waiter:
                 until = min(last, first_at + (gathers() if self.is_given else GATHER_SECONDS))
 
     def woke(self) -> None:
-        """Note that the waiter is about to look: several reasons for that are one."""
+        """Note that the waiter is about to look, and drop the reasons for it: one look answers all of them."""
         while not self.wakes.empty():
             self.wakes.get_nowait()
         self.is_given = False
@@ -113,5 +115,5 @@ class Waiter:
         if now - self.due_at >= TURN_SECONDS:
             self.missed, self.missed_at = self.missed + 1, now
             if self.missed > TICKETS_KEPT:
-                self.tickets.clear()  # first: no heartbeat speaks for it until it is queued with another one
-        self.due_at = FOREVER  # last: what has told it until here is what it looks for
+                self.tickets.clear()  # first: no heartbeat may restore its place until it has another ticket
+        self.due_at = FOREVER  # last: the look that follows covers every message until here

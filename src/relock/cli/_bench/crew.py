@@ -1,4 +1,4 @@
-"""Programs that play a job together: told what to do, started at one moment, listened to, and ended."""
+"""Programs that play the parts of a job: they get orders, begin at one moment, answer, and are ended."""
 
 import json
 import os
@@ -22,7 +22,7 @@ WARM_SECONDS, WARM_SECONDS_EACH = 0.1, 0.002  # the least warm-up, and its part 
 
 
 class CrewFailedError(Exception):
-    """A program ended, or hung, or told of an error."""
+    """A program ended, hung, or reported an error."""
 
 
 class Program:
@@ -42,7 +42,7 @@ class Program:
             raise CrewFailedError("a program has ended") from None
 
     def receive(self, within: float) -> dict[str, Any]:
-        """Return the answer to an order; raise an error if it says why it failed, or begins in no so many seconds."""
+        """Return the answer to an order; raise an error if the program failed, or is silent for `within` seconds."""
         if not wait([self._out], within):
             raise CrewFailedError(f"a program was silent for {within:g} s")
         line = self._out.readline()
@@ -58,7 +58,7 @@ class Program:
         self._process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """End the program: in peace, when it has no job, else by force."""
+        """End the program: wait for its own end, which comes at once without a job; then kill it."""
         self._in.close()
         self._out.close()
         try:
@@ -67,7 +67,7 @@ class Program:
             self.kill()
 
     def kill(self) -> None:
-        """End the program by force: it may wait for a lock for ever."""
+        """Kill the program, which may wait for a lock without end."""
         self._process.kill()
         self.close()
 
@@ -78,7 +78,7 @@ class Played:
 
     turns: list[Turn]
     figures: Figures  # they cover the time that counts, in which all workers were at work
-    looks: tuple[Any, Any]  # the results of `look` at both ends of that time
+    looks: tuple[Any, Any]  # the results of `look` at the beginning and the end of that time
 
 
 def play(
@@ -121,7 +121,7 @@ def play(
 
 
 def _at(moment_ns: int, look: Callable[[], Any]) -> tuple[int, Any]:
-    """Wait for that moment and call `look`; return when that was, and what `look` returned."""
+    """Wait until `moment_ns`, and call `look`; return the time after the call, and its result."""
     time.sleep(max(0.0, (moment_ns - time.monotonic_ns()) / 1e9))
     seen = look()
     return time.monotonic_ns(), seen

@@ -89,7 +89,7 @@ def jain(counts: Sequence[int]) -> float:
 def middle(rounds: Sequence[T]) -> T:
     """Return the figures of several rounds as one: counts are added up, of all else the median counts.
 
-    A round in which there is no such figure (NaN) has no say.
+    A round without such a figure (NaN) is left out.
     """
     found = {}
     for figure in fields(type(rounds[0])):
@@ -99,14 +99,14 @@ def middle(rounds: Sequence[T]) -> T:
 
 
 def in_turn(ways: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, T]:
-    """Measure everybody once in each of the rounds; return the figures of each, put together by `middle`."""
+    """Measure each way once in each round; return each way's figures, combined by `middle`."""
     played = [{name: measure() for name, measure in ways.items()} for _ in range(rounds)]
     return {name: middle([found[name] for found in played]) for name in ways}
 
 
 @frozen
 class Beside(Generic[T]):
-    """Figures of relock and of the floor, from rounds in turn: disturbances strike both."""
+    """Figures of relock and of the floor, measured in alternate rounds, so that disturbances strike both."""
 
     relock: T
     floor: T | None
@@ -126,5 +126,5 @@ class Beside(Generic[T]):
 
 
 def without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same, with None for what is no number: JSON has no NaN."""
+    """Return the same values, with None for NaN and infinity, which JSON lacks."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}

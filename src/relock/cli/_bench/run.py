@@ -25,7 +25,7 @@ ROUNDS_ALONE, ROUNDS_OF_WORKERS = 5, 3
 
 @frozen
 class BenchPlan:
-    """Plan of what is measured."""
+    """Plan of the measurements."""
 
     workers: tuple[int, ...]
     threads: bool

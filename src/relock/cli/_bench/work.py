@@ -1,4 +1,4 @@
-"""The workers of a job: processes with threads that take a lock in turn, and write down when."""
+"""The workers of a job: processes with threads that take a lock in turn, and record their times."""
 
 import ctypes
 import gc
@@ -53,15 +53,15 @@ class Locker(Protocol):
 
 
 Enter = Callable[[Job], AbstractContextManager[Callable[[], Locker]]]
-"""Opens what the workers of one process share, and gives a function that returns a lock for one more worker."""
+"""Opens a client for the workers of one process, and yields a function that returns a lock for one more worker."""
 
 
 def serve(enter: Enter) -> None:
-    """Play the jobs that come on stdin, a line each, until it is closed; call it from a process without threads.
+    """Play the jobs that come on stdin, a line each, until stdin is closed; call this in a process without threads.
 
-    To each it answers ``{"ready": true}``, waits for ``{"begin_ns": …, "until_ns": …}``, and answers with the turns.
-    The answer is ``{"failed": …}`` instead, and ends the job, if a worker failed. SIGTERM ends a job early: each worker
-    ends with its next turn.
+    For each job, print ``{"ready": true}``, wait for ``{"begin_ns": …, "until_ns": …}``, and print the turns. If a
+    worker fails, print ``{"failed": …}`` instead, and end the job. SIGTERM ends a job early: each worker ends with its
+    next turn.
     """
     gc.freeze()  # the processes go on sharing the objects that exist now
     with suppress(BrokenPipeError):  # the program's parent may have ended
@@ -110,10 +110,10 @@ def _play(job: Job, enter: Enter, stack: ExitStack) -> None:
 
 
 def _turns(pipes: Sequence[Connection], seconds: float) -> list[Turn]:
-    """Return the turns that all processes tell within so many seconds; one that is ready tells none.
+    """Return the turns that all processes send within so many seconds; an empty list means that they are ready.
 
     Raises:
-        RuntimeError: a process said why it failed, or nothing.
+        RuntimeError: a process sent the reason of its failure, or nothing.
     """
     deadline = time.monotonic() + seconds
     told: list[Any] = ["a process ended without an answer, or did not end"] * len(pipes)
@@ -127,7 +127,7 @@ def _turns(pipes: Sequence[Connection], seconds: float) -> list[Turn]:
 
 
 def _work(job: Job, enter: Enter, turned: mmap.mmap, until_ns: "memoryview[int]", pipe: Connection) -> None:
-    """Run one process: say that it is ready, by no turns; work, and tell the turns; or tell why it failed."""
+    """Run one process: send an empty list when it is ready, then the turns; or else the reason of a failure."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a worker must not outlive its program
     try:
@@ -152,7 +152,7 @@ def _in_threads(lockers: list[tuple[Locker, int]], work: Callable[..., T], *argu
 def warm_up(locker: Locker, worker: int, turned: mmap.mmap) -> None:
     """Take the lock in turn with the others until each has had it once, so that all are connected for waiting, too.
 
-    Where turns are not shared out, some workers may never have one, so the time for this is limited.
+    With an unfair lock, some workers may never have a turn, so the time for this is limited.
     """
     deadline = time.monotonic() + WARM_SECONDS + WARM_SECONDS_EACH * len(turned)
     while 0 in turned[:] and time.monotonic() < deadline:
@@ -162,7 +162,7 @@ def warm_up(locker: Locker, worker: int, turned: mmap.mmap) -> None:
 
 
 def take_turns(locker: Locker, worker: int, until_ns: "memoryview[int]", section_seconds: float) -> list[Turn]:
-    """Take the lock again and again; the last turn is the first that ends when work does, or after."""
+    """Take the lock again and again; return the turns, the last of which is the first to end after `until_ns`."""
     acquire, release, now = locker.acquire, locker.release, time.monotonic_ns
     turns: list[Turn] = []
     releasing_ns = 0

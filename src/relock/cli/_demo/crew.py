@@ -1,4 +1,4 @@
-"""The processes of the workers: started, heard, killed, and ended whatever happens."""
+"""The processes of the workers: the demo starts them, reads their messages, kills some, and ends all."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ class StoryEndedError(Exception):
 
 
 class Crew:
-    """The processes of the demo, and what their workers have told by the last call of `hear`.
+    """The processes of the demo, and the messages of their workers by the last call of `hear`.
 
     Attributes:
         history: the updates of the present act.
@@ -41,7 +41,7 @@ class Crew:
         return [process for process in self._processes if process not in self.killed]
 
     def start(self, plan: Plan) -> None:
-        """Start all processes; each tells ``ready``. A signal has to wait: half a start could not be ended."""
+        """Start all processes; each then sends ``ready``. Signals are put off, so that no start is cut in half."""
         # With -P and this path, the processes import what this one imports, and nothing from the current folder.
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with signals_put_off():

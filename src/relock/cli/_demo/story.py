@@ -33,7 +33,7 @@ def process_of(owner: str | None) -> str:
 
 
 def patiently(ask: Callable[[], T], seconds: float) -> T:
-    """Ask the masters; ask again for so many seconds where they do not answer in time, as on a busy machine."""
+    """Ask the masters; ask again for so many seconds if they do not answer in time, as on a busy machine."""
     until = time.monotonic() + seconds
     while True:
         try:
@@ -184,9 +184,9 @@ class Story:
 
     @contextmanager
     def _updates(self, name: str, judge: Callable[[History], list[Finding]], *, locked: bool) -> Iterator[None]:
-        """Let all workers update a new ledger during the block, then judge that.
+        """Let all workers update a new ledger during the block, then judge the act.
 
-        After an exception, what was told so far is judged; unfinished updates count for nothing.
+        After an exception, the updates that were reported so far are judged, and unfinished ones are ignored.
         """
         crew, self.ledger = self.crew, self.ledger.with_name(name)
         crew.history, crew.told = History(killed=crew.killed), {}
@@ -224,7 +224,7 @@ class Story:
             self._released_at = time.monotonic()
 
     def _next_holder(self, since: float, event: str, lease_left: float = 0.0) -> float:
-        """Return the seconds until the first update began; NEVER if none did. Workers have some time to tell of it."""
+        """Return the seconds until the first update began; NEVER if none did. Wait some time for the message of it."""
         updates = self.crew.history.updates
         self._wait(lambda: any(update.entered > since for update in updates), lease_left + self.plan.patience_seconds)
         self._pause(self.plan.after_seconds)
@@ -252,7 +252,7 @@ class Story:
         self._wait(lambda: False, seconds)
 
     def _wait(self, condition: Callable[[], object], seconds: float) -> bool:
-        """Hear the crew until `condition` is true; return False where it is not within `seconds`."""
+        """Take in messages until `condition` is true; return False if it is not within `seconds`."""
         until = time.monotonic() + seconds
         while not condition():
             if self.screen.seconds > self.plan.limit_seconds:

@@ -1,4 +1,4 @@
-"""The verdict of the demo: counted from what the workers told, and from the ledger. Pure functions over values."""
+"""The verdict of the demo: counts of the workers' messages and of the ledger. Pure functions over values."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
@@ -46,7 +46,7 @@ class History:
         return sum(update.entry not in written for update in self.updates)
 
     def strange(self) -> int:
-        """Return how many entries are there twice, or were told by nobody, though their process lives."""
+        """Return how many entries are there twice, or were not reported although their process lives."""
         once = set(self.entries)
         untold = once.difference(update.entry for update in self.updates)
         unknown = [entry for entry in untold if entry.worker.partition(".")[0] not in self.killed]
@@ -55,7 +55,7 @@ class History:
 
 @frozen
 class Finding:
-    """One line of the verdict: a claim, what was counted of it, and whether that is good."""
+    """One line of the verdict: a claim, the counts, and whether they are good."""
 
     what: str
     counted: str
@@ -75,7 +75,7 @@ def longest_gap(moments: Iterable[float], begin: float, end: float) -> float:
     return max(after - before for before, after in pairwise([begin, *within, end]))
 
 
-# One function for each act; all times are in seconds, and NEVER is one, too ----------------------------------------
+# One function for each act; times are in seconds, and may be NEVER ---------------------------------------------------
 
 
 def of_no_lock(history: History) -> list[Finding]:
@@ -86,7 +86,7 @@ def of_no_lock(history: History) -> list[Finding]:
 
 
 def of_lock(history: History) -> list[Finding]:
-    """Judge the act with the lock, whatever was killed in it."""
+    """Judge the act with the lock, in which processes and masters may have been killed."""
     made, lost, strange = len(history.updates), history.lost(), history.strange()
     both = overlaps([*history.updates, *history.unfinished])
     falling = sum(after.token <= before.token for before, after in pairwise(history.entries))

@@ -1,4 +1,4 @@
-"""One process of the demo: workers that update the ledger, the same code with a lock and without.
+"""One process of the demo: workers that update the ledger, by the same code with a lock and without.
 
 Orders come over a pipe, and the workers' messages go back: pairs of a word and a value. The process ends with the pipe.
 
@@ -91,7 +91,7 @@ class Workers:
         self._staying.set()
 
     def _cancel(self) -> None:
-        """Cancel the task that has waited longest: of this process, it comes first in the queue."""
+        """Cancel the task that has waited longest, which is the first of this process in the queue."""
         began, work = time.monotonic(), self._working[next(iter(self._waiting))]
         work.cancel()
         wait([work])  # `cancel` returns before the task has ended

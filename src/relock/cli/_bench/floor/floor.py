@@ -26,7 +26,7 @@ class Floor:
 
 @contextmanager
 def floor_of(job: Job) -> Iterator[Floor]:
-    """Connect, and try all that is measured later; in the end, delete what the floor has left on the masters."""
+    """Connect, and try each script that is measured later; at the end, delete the floor's keys from the masters."""
     if not HAS_HIREDIS:
         yield Floor(None, False, [NO_HIREDIS])
         return

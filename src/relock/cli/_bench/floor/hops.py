@@ -57,10 +57,10 @@ def site(job: Job, kind: type[OneHop] = OneHop) -> AbstractContextManager[Callab
 
 
 def rehearse(job: Job) -> None:
-    """Play one hand-off, which goes through every path of the scripts: whatever a master refuses, it refuses here.
+    """Play one hand-off, with each command of the scripts, so that a master that refuses one does so here.
 
     Raises:
-        relock.cli._bench.floor.masters.FLOOR_ERRORS: it refuses something, or can't be reached.
+        relock.cli._bench.floor.masters.FLOOR_ERRORS: the master refuses a command, or can't be reached.
     """
     with closing(OneHop(job)) as holder, closing(OneHop(job)) as waiter:
         holder.acquire()

@@ -1,7 +1,7 @@
-"""Masters of a job, on which the floor is measured, reached as relock reaches them, and keys beside the job's lock.
+"""Masters of a job, on which the floor is measured, and the floor's keys beside the job's lock.
 
-redis-py opens each connection, so that passwords, TLS, unix sockets, databases and Sentinels need nothing of their own
-here; from then on nothing but its socket is used. Of a Cluster, only the node that serves the lock is used.
+redis-py opens each connection, as it does for relock, so this module needs no code for passwords, TLS, unix sockets,
+databases and Sentinels. Then only the socket is used. Of a Cluster, only the node that serves the lock is used.
 """
 
 import socket

@@ -15,7 +15,7 @@ CHUNK_BYTES = 65536
 
 
 class RefusedError(Exception):
-    """A master's error reply: nothing that should be measured."""
+    """A master's error reply, with which nothing can be measured."""
 
 
 def packed(*words: str | bytes | int) -> bytes:
@@ -25,7 +25,7 @@ def packed(*words: str | bytes | int) -> bytes:
 
 
 class BareSocket:
-    """One bare socket, which somebody else has opened."""
+    """One bare socket, which the caller has opened."""
 
     def __init__(self, sock: socket.socket, owner: object = None) -> None:
         self._socket = sock
@@ -69,7 +69,7 @@ class BareSocket:
         self._owed += 1
 
     def has_answered(self) -> bool:
-        """Take what has come; return whether no reply is owed any more.
+        """Read the replies that have come; return whether no reply is owed any more.
 
         Raises:
             RefusedError: a reply is an error.
