@@ -23,9 +23,13 @@ HELP_SECONDS = 8.0  # a waiter without a message looks again after that time
 
 def has_come(hubs: Hubs) -> bool:
     """Return whether a message is in a waiter's queue, or at a socket that the waiter itself will read."""
-    ears = [one._ear for hub in hubs.all() for one in hub.subscriptions if one._ear is not None]
+    connections = [one._connection for hub in hubs.all() for one in hub.subscriptions if one._connection is not None]
     is_woken = any(not waiter.wakes.empty() for waiter in hubs.waiters())
-    return is_woken or any(ear.channel.wait(0.0) for ear in ears if ear.is_led or isinstance(ear.channel, LoopChannel))
+    return is_woken or any(
+        connection.channel.wait(0.0)
+        for connection in connections
+        if connection.is_led or isinstance(connection.channel, LoopChannel)
+    )
 
 
 def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:

@@ -151,7 +151,7 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
     until(lambda: is_queued(server, name), within=30, what="a caller waits")
     session = waiter._session
     until(
-        lambda: session.hub.reading._parked,
+        lambda: session.hub.shared._parked,
         within=30,
         what="the waiter sleeps: else it finds the client closed, and leaves",
     )

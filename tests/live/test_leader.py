@@ -21,10 +21,10 @@ Connect = Callable[..., Client]
 
 def leads(client: Client, name: str) -> bool:
     """Return whether the thread that waits for the lock `name` reads all subscriptions."""
-    ears = [subscription._ear for subscription in client._session.hub.subscriptions]
-    if not all(ear is not None and ear.is_led for ear in ears):
+    connections = [subscription._connection for subscription in client._session.hub.subscriptions]
+    if not all(connection is not None and connection.is_led for connection in connections):
         return False
-    leaders = list(client._session.hub.reading._role.values())
+    leaders = list(client._session.hub.shared._role.values())
     return any(isinstance(leader, Waiter) and leader.keys.name == name for leader in leaders)
 
 
@@ -82,12 +82,14 @@ def test_a_leader_in_a_signal_handler_is_deposed(client: Client, held: tuple[Loc
         may_end.wait(LONG)
 
     def strike() -> None:
-        follower, ears = follow(client, other), [one._ear for one in hub.subscriptions]
+        follower, connections = follow(client, other), [one._connection for one in hub.subscriptions]
         os.kill(os.getpid(), signal.SIGUSR1)
         assert has_begun.wait(LONG), "the leader is in the handler"
         other.release()
         until(
-            lambda: all(one._ear is not None and one._ear not in ears for one in hub.subscriptions),
+            lambda: all(
+                one._connection is not None and one._connection not in connections for one in hub.subscriptions
+            ),
             within=LONG,
             what="other connections are read",
         )
@@ -148,7 +150,7 @@ def test_a_child_of_a_leader_s_process_leaves_the_leader_alone(client: Client, h
     own, other = held
     waiting = Follower(client.lock(own.name))
     until(lambda: leads(client, own.name), within=LONG, what="the waiter leads")
-    ears = [subscription._ear for subscription in client._session.hub.subscriptions]
+    connections = [subscription._connection for subscription in client._session.hub.subscriptions]
     pid = os.fork()
     if pid == 0:
         try:
@@ -159,7 +161,7 @@ def test_a_child_of_a_leader_s_process_leaves_the_leader_alone(client: Client, h
     assert os.waitpid(pid, 0)[1] == 0
     own.release()
     assert waiting.has_it.wait(LONG)
-    assert [subscription._ear for subscription in client._session.hub.subscriptions] == ears, (
+    assert [subscription._connection for subscription in client._session.hub.subscriptions] == connections, (
         "the parent's are as before"
     )
     waiting.join()

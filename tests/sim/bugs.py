@@ -289,7 +289,7 @@ BUGS = [
     ),
     Bug(
         "a waiting thread that leaves lets no other one read the subscriptions",
-        "src/relock/_runtime/wakeups/reading.py",
+        "src/relock/_runtime/wakeups/shared_subscriptions.py",
         "        if _LEADER in self._role:\n            return\n        follower",
         "        if self._role is not None:\n            return\n        follower",
         seed=1133,

@@ -13,7 +13,7 @@ from relock._runtime.net.parse import parse_nodes
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups.hub import AnyHub
 from relock._runtime.wakeups.hubs import Hubs
-from relock._runtime.wakeups.reading import Reading
+from relock._runtime.wakeups.shared_subscriptions import SharedSubscriptions
 from relock._runtime.wakeups.subscription import Subscription, ThreadSubscription
 from relock.testing._lab import VirtualClient
 from relock.testing._network import VirtualConnection, node_of
@@ -70,15 +70,15 @@ def _session(session: Session, platform: VirtualPlatform) -> Session:
 def _hub(hub: AnyHub, child: Process) -> AnyHub:
     own = copy(hub)
     own.waiters = dict(hub.waiters)
-    own.reading = Reading(VirtualPlatform(child))
-    own.subscriptions = tuple(_subscription(one, own.reading, child) for one in hub.subscriptions)
+    own.shared = SharedSubscriptions(VirtualPlatform(child))
+    own.subscriptions = tuple(_subscription(one, own.shared, child) for one in hub.subscriptions)
     return own
 
 
-def _subscription(subscription: Subscription, reading: Reading, child: Process) -> Subscription:
+def _subscription(subscription: Subscription, reading: SharedSubscriptions, child: Process) -> Subscription:
     own = copy(subscription)
     if isinstance(own, ThreadSubscription):
-        own._reading = reading
+        own._shared = reading
     own._raw = _raw(subscription._raw, child)
     return own
 

@@ -12,8 +12,8 @@ from redis import exceptions as redis_errors
 from relock._keys import lock_keys
 from relock._runtime.machine import THREADS
 from relock._runtime.net.channel import Channel
-from relock._runtime.wakeups.ear import Ear
-from relock._runtime.wakeups.reading import Reading
+from relock._runtime.wakeups.shared_subscriptions import SharedSubscriptions
+from relock._runtime.wakeups.subscribed_connection import SubscribedConnection
 from relock._runtime.wakeups.waiter import Waiter
 
 LONG = 20.0  # seconds that nothing here may take
@@ -54,22 +54,22 @@ class Scene:
     """Waiters of one client, and a socket that is shared among them."""
 
     def __init__(self) -> None:
-        self.reading = Reading(THREADS)
+        self.shared = SharedSubscriptions(THREADS)
         self.lines: list[Line] = []
         self.line = self.another_line()
         self.waiters: dict[bytes, Waiter] = {}
         self.threads: list[threading.Thread] = []
         self.heard: list[str] = []
-        self.ear = self.listen(self.line)
+        self.connection = self.listen(self.line)
 
     def another_line(self) -> Line:
         """Return a further socket, which is open until the scene ends."""
         self.lines.append(Line())
         return self.lines[-1]
 
-    def listen(self, line: Line) -> Ear:
+    def listen(self, line: Line) -> SubscribedConnection:
         """Return the connection of one master, whose thread only opens it."""
-        return Ear(line, self.act_on, lambda: None)
+        return SubscribedConnection(line, self.act_on, lambda: None)
 
     def act_on(self, name: bytes) -> None:
         waiter = self.waiters.get(name)
@@ -77,41 +77,41 @@ class Scene:
             waiter.wake(0)
 
     def waiter(self, name: str) -> Waiter:
-        waiter = Waiter(name.encode(), lock_keys("lock", "any"), SimpleQueue(), self.reading)
+        waiter = Waiter(name.encode(), lock_keys("lock", "any"), SimpleQueue(), self.shared)
         self.waiters[name.encode()] = waiter
         return waiter
 
     def sleep(self, waiter: Waiter, seconds: float = LONG) -> None:
         """Sleep as a waiting call does."""
-        waiter.park(self.reading.clock() + seconds, 1, lambda: 0.0)
+        waiter.park(self.shared.clock() + seconds, 1, lambda: 0.0)
 
     def sleeps(self, name: str) -> Waiter:
         """Return the waiter of a new thread, which sleeps until it is woken, and leads if it is asked to."""
         waiter = self.waiter(name)
 
         def run() -> None:
-            begin = self.reading.clock()
+            begin = self.shared.clock()
             self.sleep(waiter)
-            if self.reading.clock() - begin < LONG:
+            if self.shared.clock() - begin < LONG:
                 self.heard.append(name)
 
         thread = threading.Thread(target=run, daemon=True)
         self.threads.append(thread)
         thread.start()
-        until(lambda: waiter in self.reading._parked, what="the waiter sleeps")
+        until(lambda: waiter in self.shared._parked, what="the waiter sleeps")
         return waiter
 
     def share(self) -> None:
-        self.reading.share(self.ear)
-        assert self.ear in self.reading._shared
+        self.shared.share(self.connection)
+        assert self.connection in self.shared._shared
 
     def leads(self, waiter: Waiter) -> bool:
-        return waiter in self.reading._role.values()
+        return waiter in self.shared._role.values()
 
     def has_heard(self, name: str, within: float = LONG) -> bool:
         """Return whether `name` has its message, or must look again, because the connection was given up."""
         try:
-            until(lambda: name in self.heard or self.ear.error is not None, within=within, what="a message")
+            until(lambda: name in self.heard or self.connection.error is not None, within=within, what="a message")
         except AssertionError:
             return False
         return True

@@ -105,10 +105,11 @@ async def goes_on_first(client: AsyncClient, name: str) -> str:
 
     def block() -> None:
         """Let the reply and the message lie unread before the loop turns."""
-        connection, ear = next(iter(foreground._links())).connection, foreground._hub.subscriptions[0]._ear
+        connection = next(iter(foreground._links())).connection
+        subscribed = foreground._hub.subscriptions[0]._connection
+        assert subscribed is not None
         assert connection is not None
-        assert ear is not None
-        unread = [connection.channel.fileno, ear.channel.fileno]
+        unread = [connection.channel.fileno, subscribed.channel.fileno]
         wait_until(
             lambda: len(select.select(unread, [], [], 0.0)[0]) == 2, within=SOON, what="the reply and the message come"
         )
@@ -210,9 +211,11 @@ async def test_a_task_whose_client_is_closed_gives_back_what_lies_unread_for_it(
         hub = client._foreground()._hub
         await until(lambda: all(waiter.parks for waiter in hub.waiters.values()), "the waiter sleeps")
         held.release()  # the loop stands still, here
-        ear = hub.subscriptions[0]._ear
-        assert ear is not None
-        wait_until(lambda: select.select([ear.channel.fileno], [], [], 0.0)[0], within=SOON, what="the grant comes")
+        connection = hub.subscriptions[0]._connection
+        assert connection is not None
+        wait_until(
+            lambda: select.select([connection.channel.fileno], [], [], 0.0)[0], within=SOON, what="the grant comes"
+        )
         await client.close()
         assert not hub.waiters, "the waiter left while its hub was there"
         with pytest.raises(ClientClosedError):

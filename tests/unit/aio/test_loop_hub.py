@@ -263,8 +263,8 @@ def test_the_next_loop_reads_on_where_the_last_one_was_closed(scene: Scene) -> N
     scene.begin_loop()
     assert scene.hub is first
     assert scene.subscription.is_confirmed
-    ear: Any = scene.subscription._ear
-    assert not isinstance(ear.channel._opened, LoopChannel), "the channels of closed loops are not kept"
+    connection: Any = scene.subscription._connection
+    assert not isinstance(connection.channel._opened, LoopChannel), "the channels of closed loops are not kept"
     assert scene.told.unclaimed_holds == [b"me.1:1@3000~ab.7"]
     waiter = scene.hub.register(WAITER, KEYS)
     assert waiter.wakes._inboxes.loop is scene.loop  # type: ignore[attr-defined]
@@ -387,7 +387,7 @@ def test_a_forked_child_closes_its_copy_without_a_word_to_the_loop(
     """The tables of the loop belong to parent and child: the parent would hear nothing any more."""
     scene.listen()
     removed = list[object]()
-    monkeypatch.setattr(scene.subscription._ear.channel, "unwatch", lambda: removed.append("unwatched"))  # type: ignore[union-attr]
+    monkeypatch.setattr(scene.subscription._connection.channel, "unwatch", lambda: removed.append("unwatched"))  # type: ignore[union-attr]
     scene.hub.abandon()
     assert scene.master.line._ours.fileno() == -1
     assert removed == []

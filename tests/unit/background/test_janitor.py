@@ -21,7 +21,7 @@ from relock._keys import lock_keys
 from relock._runtime.background.janitor import BATCH, CHECK_SECONDS, OUTDATED_SECONDS, Janitor
 from relock._runtime.machine import THREADS, Machine
 from relock._runtime.wakeups.hubs import Hubs
-from relock._runtime.wakeups.reading import Reading
+from relock._runtime.wakeups.shared_subscriptions import SharedSubscriptions
 from relock._runtime.wakeups.waiter import Waiter
 from relock.testing._master import unpack_arguments
 
@@ -495,7 +495,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def queued(number: int) -> Waiter:
-    waiter = Waiter(b"me:%d" % number, KEYS, SimpleQueue(), Reading(THREADS))
+    waiter = Waiter(b"me:%d" % number, KEYS, SimpleQueue(), SharedSubscriptions(THREADS))
     waiter.tickets[:] = [number]
     return waiter
 

@@ -18,7 +18,7 @@ from relock._core.turns import LOOK_SECONDS, TURN_SECONDS, Turns
 from relock._keys import lock_keys
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.machine import THREADS
-from relock._runtime.wakeups.reading import LEAD, Reading
+from relock._runtime.wakeups.shared_subscriptions import LEAD, SharedSubscriptions
 from relock._runtime.wakeups.waiter import Waiter
 from relock.testing._master import unpack_arguments
 
@@ -93,8 +93,8 @@ class Scene:
         self.hubs = hubs_of(self)
         self.foregrounds: set[Any] = set()
         self.meanwhile: Callable[[], object] = bool
-        self.reading = Reading(THREADS)
-        self.reading.clock = self.clock
+        self.shared = SharedSubscriptions(THREADS)
+        self.shared.clock = self.clock
         self.janitor = Janitor(self.session())
         self.janitor._beat_at = TOLD_AT
 
@@ -114,7 +114,7 @@ class Scene:
         return self.now
 
     def add(self, number: int, pulse: Pulse | None = None) -> Waiter:
-        waiter = Waiter(b"me:%d" % number, KEYS, SimpleQueue(), self.reading, pulse)
+        waiter = Waiter(b"me:%d" % number, KEYS, SimpleQueue(), self.shared, pulse)
         waiter.tickets[:] = [number]
         self.waiters[waiter.owner] = waiter
         return waiter

@@ -16,7 +16,7 @@ from relock._keys import LockKeys, lock_keys
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
 from relock._runtime.wakeups.hub import HubListener, ThreadHub
-from relock._runtime.wakeups.reading import LEAD, Reading
+from relock._runtime.wakeups.shared_subscriptions import LEAD, SharedSubscriptions
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 
 NOW = 50.0
@@ -158,13 +158,13 @@ def test_an_interrupt_loses_nothing_that_is_to_be_given_back(
 def test_a_waiter_that_is_forgotten_leads_no_more(hub: ThreadHub) -> None:
     """Interrupts may have struck it as it left: no thread would read the shared subscriptions."""
     leader, follower = hub.register(WAITER, KEYS), hub.register(b"me:2", KEYS)
-    hub.reading._role["leader"] = leader
-    hub.reading._parked |= {leader: None, follower: None}
+    hub.shared._role["leader"] = leader
+    hub.shared._parked |= {leader: None, follower: None}
     leader.is_parked = follower.is_parked = True
-    hub.reading._shared[cast("Any", object())] = None
+    hub.shared._shared[cast("Any", object())] = None
     hub.forget(WAITER)
-    assert hub.reading._role == {}
-    assert list(hub.reading._parked) == [follower]
+    assert hub.shared._role == {}
+    assert list(hub.shared._parked) == [follower]
     assert follower.wakes.get_nowait() == LEAD
 
 
@@ -269,7 +269,7 @@ class Messages:
         self.items: list[int | None] = []
         self.put = self.items.append
         platform = cast("Any", SimpleNamespace(clock=lambda: self.now))
-        self.waiter = Waiter(WAITER, KEYS, cast("Any", self), Reading(platform))
+        self.waiter = Waiter(WAITER, KEYS, cast("Any", self), SharedSubscriptions(platform))
 
     def get(self, timeout: float) -> int | None:
         until = self.now + timeout

@@ -11,7 +11,7 @@ from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
 from relock._runtime.net import channel
 from relock._runtime.wakeups.hub import ThreadHub
-from relock._runtime.wakeups.reading import STUCK_SECONDS
+from relock._runtime.wakeups.shared_subscriptions import STUCK_SECONDS
 
 
 @pytest.fixture(params=["with hiredis", "without hiredis"], autouse=True)
@@ -75,10 +75,10 @@ def test_a_subscription_moves_when_another_socket_finds_the_master_elsewhere(
     subscription.step()
     subscription.look()
     assert subscription.is_confirmed
-    assert subscription._ear is not None, "a subscription without a move stays"
+    assert subscription._connection is not None, "a subscription without a move stays"
     master.incarnation = b"another:repl"
     subscription.look()
-    assert subscription._ear is None
+    assert subscription._connection is None
     assert master.line._ours.fileno() == -1
 
 
@@ -150,12 +150,12 @@ def test_a_leader_that_stands_still_with_what_it_has_taken_is_deposed(
     subscription, now, deposed = hub.subscriptions[0], [50.0], list[object]()
     master.server.sendall(CONFIRMED)
     subscription.step()
-    ear = subscription._ear
-    assert ear is not None
+    connection = subscription._connection
+    assert connection is not None
     monkeypatch.setattr(subscription, "_clock", lambda: now[0])
-    monkeypatch.setattr(hub.reading, "depose", lambda ear, _: deposed.append(ear))
-    ear._replies.append([b"message", b"channel", b"wake 1@3000 a"])
+    monkeypatch.setattr(hub.shared, "depose", lambda connection, _: deposed.append(connection))
+    connection._replies.append([b"message", b"channel", b"wake 1@3000 a"])
     for seconds in (0.0, STUCK_SECONDS / 2, STUCK_SECONDS):
         now[0] = 50.0 + seconds
-        subscription._check_is_read(ear)
-        assert deposed == ([ear] if seconds == STUCK_SECONDS else [])
+        subscription._check_is_read(connection)
+        assert deposed == ([connection] if seconds == STUCK_SECONDS else [])

@@ -22,8 +22,8 @@ from relock._runtime.masters.master import Master
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.loop_channel import LoopChannel
 from relock._runtime.session.session import Session
-from relock._runtime.wakeups.ear import Ear
 from relock._runtime.wakeups.hub import Hub
+from relock._runtime.wakeups.subscribed_connection import SubscribedConnection
 from relock._runtime.wakeups.subscription import PING, Subscribed, Subscription
 from relock._runtime.wakeups.waiter import Waiter
 
@@ -47,7 +47,7 @@ class LoopSubscription(Subscription):
     @property
     def is_open(self) -> bool:
         """True while there is a connection, or one is being opened."""
-        return self._ear is not None or self._opening is not None
+        return self._connection is not None or self._opening is not None
 
     # Connecting -----------------------------------------------------------------------------------------------------
 
@@ -102,43 +102,43 @@ class LoopSubscription(Subscription):
     def watch_again(self) -> None:
         """Have the hub's new loop read, because the last one was closed."""
         self._opening = self._retry = None
-        if self._ear is not None:
-            self._ear.channel = self._watched(self._ear.channel)
+        if self._connection is not None:
+            self._connection.channel = self._watched(self._connection.channel)
             self.tend()  # the master may have moved while no loop read
 
     # Reading --------------------------------------------------------------------------------------------------------
 
     def hear(self) -> bool:
         """Read some of the bytes that have come, and act on the messages; return whether there were any."""
-        ear, inboxes = self._ear, self._hub.inboxes
-        if ear is None:
+        connection, inboxes = self._connection, self._hub.inboxes
+        if connection is None:
             return False
-        heard = ear.heard
+        heard = connection.heard
         inboxes.thread = get_ident()
         try:
-            self._try(ear.hear_now)
+            self._try(connection.hear_now)
         finally:
             inboxes.thread = 0
-        return ear.heard != heard
+        return connection.heard != heard
 
     def tend(self) -> None:
         """Read the messages that have come, then check the connection, or open one if tasks wait."""
         self.hear()
-        ear = self._ear
-        if ear is not None:
-            self._try(partial(self._check, ear))
+        connection = self._connection
+        if connection is not None:
+            self._try(partial(self._check, connection))
         elif self._hub.waiters:
             self.ensure()
 
-    def _check(self, ear: Ear) -> None:
+    def _check(self, connection: SubscribedConnection) -> None:
         """Ping if nothing has come for long; raise an error if the connection must be given up."""
         self._check_place()
         now = self._clock()
-        if ear.heard != self._heard:
-            self._note_heard(ear, now)
+        if connection.heard != self._heard:
+            self._note_heard(connection, now)
         elif now - self._heard_at >= QUIET_SECONDS:
             self._heard_at = now
-            self._ping(ear.channel)
+            self._ping(connection.channel)
 
     def ask_for_pong(self) -> bool:
         """Have the loop ping, as `Subscription` describes; ping here if the loop is closed."""
@@ -150,8 +150,8 @@ class LoopSubscription(Subscription):
         return True
 
     def _send_ping(self) -> None:
-        if self._ear is not None:
-            self._ear.channel.send(PING)
+        if self._connection is not None:
+            self._connection.channel.send(PING)
 
     # The end of a connection ----------------------------------------------------------------------------------------
 
@@ -180,9 +180,9 @@ class LoopSubscription(Subscription):
     def disconnect(self) -> None:
         """Close the socket."""
         raw, self._raw = self._raw, None
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            ear.channel.unwatch()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.channel.unwatch()
         self._close(raw)
 
     def stop(self) -> None:
@@ -212,7 +212,7 @@ class LoopHub(Hub[LoopSubscription]):
 
     def new_waiter(self, owner: bytes, keys: LockKeys) -> Waiter:
         """Return a new waiter, with a task's inbox."""
-        return Waiter(owner, keys, LoopInbox(self.inboxes), self.reading, self.inboxes.pulse)
+        return Waiter(owner, keys, LoopInbox(self.inboxes), self.shared, self.inboxes.pulse)
 
     def register(self, owner: bytes, keys: LockKeys) -> Waiter:
         """Return the waiter `owner`; have the janitor watch it from now on, as its loop may be closed at any moment."""

@@ -84,7 +84,7 @@ class Connection:
         self._min_replicas = opener.options.min_replicas
         self.shown = SocketFacts(opener.facts, opener.options)
         self._unlearned: set[str] = set()  # names of scripts that the master does not know yet
-        self._is_amid = False  # the next bytes may be the rest of a reply that the parser has begun
+        self._has_partial_reply = False  # the next bytes may be the rest of a reply that the parser has begun
         self._not_after = b""  # the packed not-after time of requests until `_until`, or a little later
         self._until = self._until_low = NEVER
         self._until_spare = NOT_AFTER_PART * opener.node_timeout
@@ -229,7 +229,7 @@ class Connection:
             redis.RedisError, OSError: the connection broke, or the master is silent; close the connection.
         """
         channel, in_flight, facts = self.channel, self.in_flight, self.facts
-        sent: Any = in_flight[0] if in_flight and not self._is_amid else None
+        sent: Any = in_flight[0] if in_flight and not self._has_partial_reply else None
         taken, now = channel.take(), self._clock()
         incarnation, offset = facts.known  # Receive, then judge: another thread may find another server meanwhile
         is_round = sent is not None and sent.__class__ is not InFlight
@@ -259,7 +259,7 @@ class Connection:
                 self._take(reply, sent, now)
         # If a list was cut between two items, the parser's buffer is empty, and the next item may look like a whole
         # reply. Only if no reply is owed, the next bytes surely begin a new one.
-        self._is_amid = bool(in_flight) or self.channel.has_part()
+        self._has_partial_reply = bool(in_flight) or self.channel.has_part()
 
     def _take(self, reply: Any, sent: InFlight, now: float) -> None:
         """Take one of the replies to a request of several calls, or to one with WAIT or ASKING."""

@@ -111,7 +111,7 @@ def _end(session: Session) -> None:
     session.hubs.wake_all()
     for service in services:
         service.join(JOIN_SECONDS)
-    session.hub.reading.stop()
+    session.hub.shared.stop()
     _leave_queues(session, waiters)  # once more: a heartbeat that was under way may have restored places
     for master in session.masters:
         if master.reconnector is not None:

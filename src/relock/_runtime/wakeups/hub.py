@@ -24,7 +24,7 @@ from relock._owner import readable
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wait_queue import WaitQueue
-from relock._runtime.wakeups.reading import Reading
+from relock._runtime.wakeups.shared_subscriptions import SharedSubscriptions
 from relock._runtime.wakeups.subscription import Subscription, ThreadSubscription
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 from relock._scripts import TOKEN_MAX
@@ -87,13 +87,13 @@ class Hub(ABC, Generic[S]):
         names: yields a new name for each hold.
         waiters: the waiters, by their owners' names.
         subscriptions: one for each master, in their order.
-        reading: decides which thread reads the subscriptions; unused if an event loop reads them.
+        shared: decides which thread reads the subscriptions; unused if an event loop reads them.
         confirmed: the callers that wait for a subscription to be confirmed.
     """
 
     confirmed: WaitQueue
     names: Iterator[bytes]
-    reading: Reading
+    shared: SharedSubscriptions
     subscriptions: tuple[S, ...]
 
     def __init__(
@@ -108,7 +108,7 @@ class Hub(ABC, Generic[S]):
         self._clock = platform.clock
         self.draw_names()
         self._listener = listener
-        self.reading = Reading(platform)
+        self.shared = SharedSubscriptions(platform)
         self.subscriptions = tuple(self.subscription_to(master) for master in masters)
         self._masters = masters
         self._quorum = quorum_of(len(masters))
@@ -154,7 +154,7 @@ class Hub(ABC, Generic[S]):
         if waiter is None:
             return
         if waiter.is_parked:
-            self.reading.leave(waiter)  # once more: an interrupt has cut the first `leave` off
+            self.shared.leave(waiter)  # once more: an interrupt has cut the first `leave` off
         settled = set() if served is None else {served.owner}
         self._give_back(waiter, settled)  # Undo, then forget: after an interrupt here, the waiter must be found
         self.waiters.pop(owner, None)
@@ -169,7 +169,7 @@ class Hub(ABC, Generic[S]):
             if len(self._served) > self._sweep_at:
                 self._sweep()
         else:
-            self.reading.gave_up()
+            self.shared.gave_up()
 
     def _sweep(self) -> None:
         """Forget the waiters that had their turn so long ago that no message can come for them any more.
@@ -304,7 +304,7 @@ class Hub(ABC, Generic[S]):
         asked = [one.ask_for_pong() for one in standing]
         if not all(asked):
             self.platform.sleep(CATCH_UP_SECONDS)
-        self.reading.gave_up()  # if no thread leads, the threads of the subscriptions must read
+        self.shared.gave_up()  # if no thread leads, the threads of the subscriptions must read
         while any(one.is_pong_due for one in standing) and self._clock() < until:
             self.platform.sleep(CATCH_UP_LOOK_SECONDS)
             self.hear_instead()
@@ -321,7 +321,7 @@ class Hub(ABC, Generic[S]):
         """Close the copies of the parent's sockets, in a forked child."""
         for subscription in self.subscriptions:
             subscription.abandon()
-        self.reading.abandon()
+        self.shared.abandon()
 
 
 AnyHub = Hub[Any]
@@ -336,4 +336,4 @@ class ThreadHub(Hub[ThreadSubscription]):
 
     def new_waiter(self, owner: bytes, keys: LockKeys) -> Waiter:
         """Return a new waiter, with a thread's inbox."""
-        return Waiter(owner, keys, self.platform.queue(), self.reading)
+        return Waiter(owner, keys, self.platform.queue(), self.shared)

@@ -19,8 +19,8 @@ from relock._runtime.net.channel import Channel
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
-from relock._runtime.wakeups.ear import Ear
-from relock._runtime.wakeups.reading import STUCK_SECONDS, Reading
+from relock._runtime.wakeups.shared_subscriptions import STUCK_SECONDS, SharedSubscriptions
+from relock._runtime.wakeups.subscribed_connection import SubscribedConnection
 from relock._runtime.wakeups.waiter import Waiter
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Receiver(Protocol):
     client: str
     platform: Platform
     prefix: str
-    reading: Reading
+    shared: SharedSubscriptions
     waiters: dict[bytes, Waiter]
 
     def message(self, master: int, payload: bytes) -> None:
@@ -90,13 +90,13 @@ class Subscription(ABC):
         self._master = master
         self._clock = hub.platform.clock
         self._raw: RawConnection | None = None
-        self._ear: Ear | None = None  # reads the connection, once it is subscribed
+        self._connection: SubscribedConnection | None = None  # once it is subscribed
         self._incarnation = UNKNOWN  # of the server that the socket leads to
         self._stands_since = 0.0
         self._is_misled = False  # a message has shown that another server may be the master
         self._strangers: set[bytes] = set()  # other incarnations that messages have named
         self._pings = self._pongs = 0  # on this connection
-        self._heard = 0  # `Ear.heard` at the last look
+        self._heard = 0  # `SubscribedConnection.heard` at the last look
         self._heard_at = 0.0  # when that look was
         self._failures = 0
 
@@ -149,20 +149,20 @@ class Subscription(ABC):
             replies += channel.receive()
         return replies
 
-    def _stand(self, made: Subscribed) -> Ear:
+    def _stand(self, made: Subscribed) -> SubscribedConnection:
         """Begin to use a new connection, note that it is confirmed, and act on the messages that it has brought."""
         self._incarnation = made.incarnation
-        ear = self._ear = Ear(made.channel, self._act_on, self.call)
+        connection = self._connection = SubscribedConnection(made.channel, self._act_on, self.call)
         self._stands_since, self._is_misled = self._clock(), False
         self._pings = self._pongs = 0
         self._check_place()  # Mark, then look: a thread that found a new master earlier had nothing to close yet
         self.is_confirmed = True
         self._hub.subscribed()
-        ear.act_on(made.messages)
-        return ear
+        connection.act_on(made.messages)
+        return connection
 
-    def _note_heard(self, ear: Ear, now: float) -> None:
-        self._heard, self._heard_at = ear.heard, now
+    def _note_heard(self, connection: SubscribedConnection, now: float) -> None:
+        self._heard, self._heard_at = connection.heard, now
 
     def _check_place(self) -> None:
         if self._has_moved():
@@ -174,12 +174,12 @@ class Subscription(ABC):
 
     def look(self) -> None:
         """Have the subscription connect anew at once if another server is the master; any thread may call this."""
-        if self._ear is not None and self._has_moved():
+        if self._connection is not None and self._has_moved():
             self.drop()
 
     def doubt(self) -> None:
         """Close the connection unless it is new: a server that refuses INFO was found, which may be another one."""
-        if self._ear is not None and self._clock() - self._stands_since > BELIEVED_SECONDS:
+        if self._connection is not None and self._clock() - self._stands_since > BELIEVED_SECONDS:
             self._is_misled = True
             self.drop()
 
@@ -278,7 +278,7 @@ class ThreadSubscription(Service, Subscription):
     def __init__(self, hub: Receiver, master: Master) -> None:
         Service.__init__(self, hub.platform)
         Subscription.__init__(self, hub, master)
-        self._reading = hub.reading
+        self._shared = hub.shared
         self._is_read = False  # the leader has read something between the last two looks
         self._unread_since: float | None = None  # the first look that found messages which the leader does not read
         self._called: SimpleQueue[None] = hub.platform.queue()
@@ -286,9 +286,9 @@ class ThreadSubscription(Service, Subscription):
     def step(self) -> None:
         """Read messages, or ping, or connect; or check a connection that the leader reads."""
         try:
-            ear = self._ear
-            if ear is not None:
-                self._tend(ear) if ear.is_led else self._read(ear)
+            connection = self._connection
+            if connection is not None:
+                self._tend(connection) if connection.is_led else self._read(connection)
             elif self.is_confirmed:
                 raise redis_errors.ConnectionError("it was closed")
             else:
@@ -311,55 +311,57 @@ class ThreadSubscription(Service, Subscription):
             raise redis_errors.ConnectionError("the subscription was closed while it connected")
         self._share(self._stand(self._subscribe(raw)))
 
-    def _read(self, ear: Ear) -> None:
+    def _read(self, connection: SubscribedConnection) -> None:
         try:
-            ear.hear(ear.channel.take)
+            connection.hear(connection.channel.take)
         except (BlockingIOError, TimeoutError, redis_errors.TimeoutError):
-            self._ping(ear.channel)
+            self._ping(connection.channel)
         self._check_place()
-        self._share(ear)
+        self._share(connection)
 
-    def _share(self, ear: Ear) -> None:
-        self._reading.share(ear)
-        self._note_heard(ear, self._clock())
+    def _share(self, connection: SubscribedConnection) -> None:
+        self._shared.share(connection)
+        self._note_heard(connection, self._clock())
         self._unread_since = None
 
-    def _tend(self, ear: Ear) -> None:
+    def _tend(self, connection: SubscribedConnection) -> None:
         """Check a connection that the leader reads; take it back if no thread leads, and act on unread messages."""
-        self._reading.nap(ear, self._called, is_read=self._is_read, is_unread=self._unread_since is not None)
-        if ear.error is not None:
-            raise ear.error
+        self._shared.nap(connection, self._called, is_read=self._is_read, is_unread=self._unread_since is not None)
+        if connection.error is not None:
+            raise connection.error
         self._check_place()
-        if self._reading.take_back(ear):
-            ear.act()
+        if self._shared.take_back(connection):
+            connection.act()
         else:
-            self._check_is_read(ear)
+            self._check_is_read(connection)
 
-    def _check_is_read(self, ear: Ear) -> None:
+    def _check_is_read(self, connection: SubscribedConnection) -> None:
         """Ping if no message comes; depose a leader that does not read the messages that have come."""
         now = self._clock()
-        self._is_read = ear.heard != self._heard
+        self._is_read = connection.heard != self._heard
         if self._is_read:
-            self._note_heard(ear, now)
+            self._note_heard(connection, now)
             self._unread_since = None
-        elif not (ear.is_amid or ear.channel.wait(0.0)):
+        elif not (connection.has_unhandled or connection.channel.wait(0.0)):
             self._unread_since = None
             if now - self._heard_at >= PING_SECONDS:
                 self._heard_at = now
-                self._ping(ear.channel)
+                self._ping(connection.channel)
         elif self._unread_since is None:
             self._unread_since = now
         elif now - self._unread_since >= STUCK_SECONDS:
-            self._reading.depose(ear, redis_errors.TimeoutError("the thread that reads the subscription stands still"))
+            self._shared.depose(
+                connection, redis_errors.TimeoutError("the thread that reads the subscription stands still")
+            )
 
     def ask_for_pong(self) -> bool:
         """Ping, as `Subscription` describes; over TLS, one thread must not write while another one reads."""
-        ear = self._ear
-        if ear is None or ear.channel.take_now is None:
+        connection = self._connection
+        if connection is None or connection.channel.take_now is None:
             return False
         self._pings += 1
         with suppress(*NETWORK_ERRORS):  # the subscription's own thread will notice the error
-            ear.channel.send(PING)
+            connection.channel.send(PING)
         return True
 
     def _wait(self, seconds: float) -> None:
@@ -372,11 +374,11 @@ class ThreadSubscription(Service, Subscription):
     def disconnect(self) -> None:
         """Close the socket; from another thread, this ends a read that is under way."""
         raw, self._raw = self._raw, None
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            self._reading.unshare(ear)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._shared.unshare(connection)
         self._close(raw)
-        if ear is not None and ear.is_led:
+        if connection is not None and connection.is_led:
             self.call()
 
     drop = abandon = disconnect

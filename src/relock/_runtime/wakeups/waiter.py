@@ -12,7 +12,7 @@ from relock._core.quorum import NEVER
 from relock._core.turns import TICKETS_KEPT, TURN_SECONDS
 from relock._keys import LockKeys
 from relock._runtime.wakeups.inbox import Inbox
-from relock._runtime.wakeups.reading import LEAD, Reading
+from relock._runtime.wakeups.shared_subscriptions import LEAD, SharedSubscriptions
 
 GATHER_SECONDS = 0.03  # after the first wake-up, wait this long for a quorum; after the first grant, longer
 
@@ -24,14 +24,14 @@ class Waiter:
     owner: bytes
     keys: LockKeys
     wakes: Inbox  # the numbers of masters that woke it, and None for other reasons to look
-    reading: Reading
+    shared: SharedSubscriptions
     pulse: Pulse | None = None  # of its task's event loop; None for a thread
     tickets: list[int] = field(factory=list)  # at most one: empty before the waiter is queued, first or anew
     handed: list[Handed] = field(factory=list)  # the grants of releasers, so far
     parks: int = 0  # how often the waiter has gone to sleep
     is_given: bool = False  # since it last woke, a releaser has given it the lock on some master
-    is_polling: bool = False  # its thread leads, and polls: see `Reading`
-    is_parked: bool = False  # it may be among the sleepers of `reading`
+    is_polling: bool = False  # its thread leads, and polls: see `SharedSubscriptions`
+    is_parked: bool = False  # it may be among the sleepers of `shared`
     due_at: float = FOREVER  # since when the waiter must look: a message came, or its own timeout was over
     has_left: bool = False  # its place was given up; only the janitor sets this
     missed: int = 0  # the number of missed turns
@@ -51,10 +51,10 @@ class Waiter:
     def wake(self, master: int | None = None) -> None:
         """Wake the waiter: its turn has come on master number `master`; None: it must look; `LEAD`: it may lead."""
         if master != LEAD:
-            self.due_at = min(self.overdue_since, self.reading.clock())  # Tell, then put
+            self.due_at = min(self.overdue_since, self.shared.clock())  # Tell, then put
         self.wakes.put(master)
         if self.is_polling:
-            self.reading.rouse()
+            self.shared.rouse()
 
     def give(self, grant: Handed) -> None:
         """Note that a releaser has given the waiter the lock on one master, and wake the waiter.
@@ -64,36 +64,36 @@ class Waiter:
         """
         self.handed.append(grant)
         self.is_given = True
-        now, since = self.reading.clock(), self.overdue_since
+        now, since = self.shared.clock(), self.overdue_since
         is_late = since < now and grant.begins > NEVER
         self.due_at = min(since, max(grant.begins, self.missed_at) if is_late else now)  # Tell, then put
         self.wakes.put(grant.master)
         if self.is_polling:
-            self.reading.rouse()
+            self.shared.rouse()
 
     def park(self, until: float, quorum: int, gathers: Callable[[], float]) -> None:
         """Sleep until `quorum` masters have woken the waiter, or a moment after the first; until `until` at most.
 
         `gathers` returns how long that moment is (s) if a master has given the lock. None in `wakes` ends the sleep.
         """
-        reading = self.reading
+        shared = self.shared
         try:
             if quorum == 1:
-                reading.next_for(self, until)
+                shared.next_for(self, until)
             else:
                 gathering = self.gather(until, quorum, gathers)
                 until = next(gathering)
                 while True:
-                    until = gathering.send(reading.next_for(self, until))
+                    until = gathering.send(shared.next_for(self, until))
         except (Empty, StopIteration):
             pass
         finally:
-            reading.leave(self)
+            shared.leave(self)
         self.woke()
 
     def gather(self, until: float, quorum: int, gathers: Callable[[], float]) -> Generator[float, int | None, None]:
         """Yield each time until which to wait for an item of `wakes`, be sent it, and end when it is time to look."""
-        clock = self.reading.clock
+        clock = self.shared.clock
         masters: tuple[int, ...] = ()  # used as a set; a real one would take 200 bytes during the whole wait
         last, first_at = until, None
         while len(masters) < quorum:
@@ -111,7 +111,7 @@ class Waiter:
         while not self.wakes.empty():
             self.wakes.get_nowait()
         self.is_given = False
-        now = self.reading.clock()
+        now = self.shared.clock()
         if now - self.due_at >= TURN_SECONDS:
             self.missed, self.missed_at = self.missed + 1, now
             if self.missed > TICKETS_KEPT:

@@ -21,8 +21,14 @@ from support.scene import LONG, Line, Scene, until
 
 from relock._keys import lock_keys
 from relock._runtime.machine import THREADS, Machine
-from relock._runtime.wakeups.ear import TRIES_MAX, Ear
-from relock._runtime.wakeups.reading import BUSY_SECONDS, DOZE_SECONDS, STUCK_SECONDS, VACANT_SECONDS, Reading
+from relock._runtime.wakeups.shared_subscriptions import (
+    BUSY_SECONDS,
+    DOZE_SECONDS,
+    STUCK_SECONDS,
+    VACANT_SECONDS,
+    SharedSubscriptions,
+)
+from relock._runtime.wakeups.subscribed_connection import TRIES_MAX, SubscribedConnection
 from relock._runtime.wakeups.waiter import Waiter
 
 LOST_SECONDS = 0.2  # after which a message is lost: only in a control
@@ -55,7 +61,7 @@ def counts(code: CodeType) -> bool:
 def leave_at_last(scene: Scene, waiter: Waiter) -> None:
     """Forget the waiter, as a call does that an exception has left: see `Hub.forget`."""
     scene.waiters.pop(waiter.owner)
-    scene.reading.leave(waiter)
+    scene.shared.leave(waiter)
 
 
 def strike_at(
@@ -67,13 +73,13 @@ def strike_at(
     """
     scene = Scene()
     own = scene.waiter("own")
-    scene.reading._parked[own] = None  # the only waiter with which the leader shares
-    scene.reading._wakers.setdefault("leader", THREADS.waker())
-    scene.reading._shared[scene.ear] = None
-    scene.reading.wanted = object()
-    assert scene.reading._role.setdefault("leader", own) is own
+    scene.shared._parked[own] = None  # the only waiter with which the leader shares
+    scene.shared._wakers.setdefault("leader", THREADS.waker())
+    scene.shared._shared[scene.connection] = None
+    scene.shared.wanted = object()
+    assert scene.shared._role.setdefault("leader", own) is own
     scene.sleeps("other")
-    scene.reading._role.pop("leader")
+    scene.shared._role.pop("leader")
     for message in messages:
         scene.line.say(message)
     if ends:
@@ -121,9 +127,9 @@ def test_no_message_is_lost_where_an_exception_strikes_the_leader(messages: Sequ
     given_up = set()
     for scene, strike in struck(partial(strike_at, messages=messages), 100):
         assert scene.has_heard("other"), f"an exception at {strike.where}"
-        if scene.ear.error is not None:
+        if scene.connection.error is not None:
             given_up.add(strike.where.partition(":")[0])
-    assert given_up <= {"Ear.act"}, "only a half-parsed message ends the connection"
+    assert given_up <= {"SubscribedConnection.act"}, "only a half-parsed message ends the connection"
 
 
 def test_no_message_is_lost_where_another_exception_strikes_the_clean_up() -> None:
@@ -132,7 +138,14 @@ def test_no_message_is_lost_where_another_exception_strikes_the_clean_up() -> No
     leaving = [
         number
         for number, (_, strike) in enumerate(struck(partial(strike_at, messages=messages), 100), start=1)
-        if strike.where.startswith(("Reading.leave", "Reading._resign", "Reading._hand_on", "Ear.act:"))
+        if strike.where.startswith(
+            (
+                "SharedSubscriptions.leave",
+                "SharedSubscriptions._resign",
+                "SharedSubscriptions._hand_on",
+                "SubscribedConnection.act:",
+            )
+        )
     ]
     assert leaving
     for number in leaving[:: max(1, len(leaving) // 12)]:
@@ -150,7 +163,7 @@ def promote(number: int | None) -> tuple[Scene, Strike]:
     is_over = threading.Event()
 
     def direct() -> None:
-        until(lambda: own in scene.reading._parked or is_over.is_set(), what="the waiter sleeps")
+        until(lambda: own in scene.shared._parked or is_over.is_set(), what="the waiter sleeps")
         last = scene.sleeps("last")
         scene.line.say("first")
         until(lambda: not scene.leads(first), what="the first one has left")
@@ -173,7 +186,7 @@ def promote(number: int | None) -> tuple[Scene, Strike]:
 
 def test_no_message_is_lost_where_an_exception_strikes_the_next_leader() -> None:
     for scene, strike in struck(promote, 100):
-        assert "last" in scene.heard or scene.ear.error is not None, (
+        assert "last" in scene.heard or scene.connection.error is not None, (
             f"no message is lost after an exception at {strike.where}"
         )
 
@@ -181,14 +194,14 @@ def test_no_message_is_lost_where_an_exception_strikes_the_next_leader() -> None
 # Controls -------------------------------------------------------------------------------------------------------------
 
 
-def _store_later(self: Ear) -> None:
+def _store_later(self: SubscribedConnection) -> None:
     taken = cast("Any", self.channel.take_now)()
     self._taken.append(taken)
     self.heard += 1
     self.act()
 
 
-def _forget_first(self: Ear) -> None:
+def _forget_first(self: SubscribedConnection) -> None:
     while self._taken:
         self._replies.extend(self.channel.parse(self._taken.popleft()))
     while self._replies:
@@ -196,21 +209,21 @@ def _forget_first(self: Ear) -> None:
         self._act_on(reply)
 
 
-def _leave_alone(self: Reading, waiter: Waiter) -> None:
+def _leave_alone(self: SharedSubscriptions, waiter: Waiter) -> None:
     self._parked.pop(waiter, None)
     self._role.pop("leader", None)
 
 
-def _keep_the_role(self: Reading, waiter: Waiter) -> None:
+def _keep_the_role(self: SharedSubscriptions, waiter: Waiter) -> None:
     self._parked.pop(waiter, None)
 
 
 CONTROLS: dict[str, tuple[type, str, Any]] = {
-    "it is stored in another step than it is received in": (Ear, "hear_now", _store_later),
-    "it is forgotten before it is acted on": (Ear, "act", _forget_first),
-    "the next leader does not act on what the last one has left": (Ear, "is_amid", False),
-    "a leader makes nobody the next one": (Reading, "leave", _leave_alone),
-    "a leader that leaves keeps the role": (Reading, "leave", _keep_the_role),
+    "it is stored in another step than it is received in": (SubscribedConnection, "hear_now", _store_later),
+    "it is forgotten before it is acted on": (SubscribedConnection, "act", _forget_first),
+    "the next leader does not act on what the last one has left": (SubscribedConnection, "has_unhandled", False),
+    "a leader makes nobody the next one": (SharedSubscriptions, "leave", _leave_alone),
+    "a leader that leaves keeps the role": (SharedSubscriptions, "leave", _keep_the_role),
 }
 
 
@@ -233,12 +246,12 @@ def test_control_a_message_is_lost_without_a_rule(bug: tuple[type, str, Any], mo
 
 def test_a_leader_whose_time_is_over_makes_another_one_lead(scene: Scene) -> None:
     own = scene.waiter("own")
-    scene.reading._parked[own] = None
+    scene.shared._parked[own] = None
     scene.share()
     with pytest.raises(Empty):
-        scene.reading.next_for(own, scene.reading.clock())
+        scene.shared.next_for(own, scene.shared.clock())
     other = scene.sleeps("other")
-    scene.reading.leave(own)
+    scene.shared.leave(own)
     until(lambda: scene.leads(other), what="the other one leads")
     scene.line.say("other")
     assert scene.has_heard("other")
@@ -248,15 +261,15 @@ def test_a_message_that_strikes_whoever_acts_on_it_costs_the_connection_and_not_
     def fail(_: bytes) -> None:
         raise ValueError("a mistake")
 
-    ear = Ear(scene.line, fail, lambda: None)
+    connection = SubscribedConnection(scene.line, fail, lambda: None)
     scene.line.say("any")
     with pytest.raises(ValueError, match="a mistake"):
-        ear.hear(cast("Any", scene.line.take_now))
+        connection.hear(cast("Any", scene.line.take_now))
     for _ in range(TRIES_MAX - 1):
         with pytest.raises(ValueError, match="a mistake"):
-            ear.act()
+            connection.act()
     with pytest.raises(redis_errors.ConnectionError, match="each try to act on a message failed: b'any'"):
-        ear.act()
+        connection.act()
 
 
 def test_what_was_shared_while_the_leader_saw_nothing_to_read_has_a_leader(scene: Scene) -> None:
@@ -264,14 +277,14 @@ def test_what_was_shared_while_the_leader_saw_nothing_to_read_has_a_leader(scene
 
     class Role(dict[str, object]):
         def pop(self, *args: Any) -> Any:
-            if scene.ear not in scene.reading._shared:
-                scene.reading.share(scene.ear)
+            if scene.connection not in scene.shared._shared:
+                scene.shared.share(scene.connection)
             return super().pop(*args)
 
     own = scene.waiter("own")
-    scene.reading._role = Role(leader=own)
+    scene.shared._role = Role(leader=own)
     scene.line.say("own")
-    assert scene.reading.next_for(own, scene.reading.clock() + LONG) == 0
+    assert scene.shared.next_for(own, scene.shared.clock() + LONG) == 0
 
 
 def test_a_leader_that_stands_still_is_deposed_and_reads_nothing_any_more(scene: Scene) -> None:
@@ -286,7 +299,7 @@ def test_a_leader_that_stands_still_is_deposed_and_reads_nothing_any_more(scene:
         act_on(name)
 
     scene.act_on = stand_still  # type: ignore[method-assign]
-    old = scene.ear = scene.listen(scene.line)
+    old = scene.connection = scene.listen(scene.line)
     first = scene.sleeps("first")
     scene.share()
     until(lambda: scene.leads(first), what="the waiter leads")
@@ -294,10 +307,10 @@ def test_a_leader_that_stands_still_is_deposed_and_reads_nothing_any_more(scene:
     begun.wait(LONG)
     other = scene.sleeps("other")
     assert not scene.leads(other)
-    scene.reading.depose(old, redis_errors.TimeoutError("it stands still"))
+    scene.shared.depose(old, redis_errors.TimeoutError("it stands still"))
     assert old.error is not None
     line = scene.another_line()
-    scene.ear = scene.listen(line)
+    scene.connection = scene.listen(line)
     scene.share()
     until(lambda: scene.leads(other), what="another one leads")
     line.say("other")
@@ -314,14 +327,14 @@ def test_a_socket_is_taken_back_only_where_nobody_leads(scene: Scene) -> None:
     first = scene.sleeps("first")
     scene.share()
     until(lambda: scene.leads(first), what="the waiter leads")
-    scene.reading.left_at = float("-inf")
-    assert not scene.reading.take_back(scene.ear)
+    scene.shared.left_at = float("-inf")
+    assert not scene.shared.take_back(scene.connection)
     scene.line.say("first")
     until(lambda: not scene.leads(first), what="the first has left")
-    assert not scene.reading.take_back(scene.ear), "the next waiter may come in a moment"
-    scene.reading.gave_up()
-    assert scene.reading.take_back(scene.ear), "the subscription is taken back when no waiter is left"
-    assert scene.ear not in scene.reading._shared
+    assert not scene.shared.take_back(scene.connection), "the next waiter may come in a moment"
+    scene.shared.gave_up()
+    assert scene.shared.take_back(scene.connection), "the subscription is taken back when no waiter is left"
+    assert scene.connection not in scene.shared._shared
 
 
 def test_a_leader_that_is_deposed_in_its_poll_is_woken_as_a_follower(scene: Scene) -> None:
@@ -329,10 +342,10 @@ def test_a_leader_that_is_deposed_in_its_poll_is_woken_as_a_follower(scene: Scen
     first = scene.sleeps("first")
     scene.share()
     until(lambda: first.is_polling, what="the first polls")
-    scene.reading.depose(scene.ear, redis_errors.TimeoutError("it stands still"))
+    scene.shared.depose(scene.connection, redis_errors.TimeoutError("it stands still"))
     line = scene.another_line()
-    scene.ear = scene.listen(line)
-    until(lambda: first in scene.reading._parked, what="the first goes on")
+    scene.connection = scene.listen(line)
+    until(lambda: first in scene.shared._parked, what="the first goes on")
     scene.share()
     until(lambda: scene.leads(first), what="the first leads again, as the only waiter")
     line.say("first")
@@ -341,97 +354,99 @@ def test_a_leader_that_is_deposed_in_its_poll_is_woken_as_a_follower(scene: Scen
 
 def test_the_poll_of_a_deposed_leader_has_a_pipe_that_nobody_clears(scene: Scene) -> None:
     """Leaders go on when their handler returns, perhaps after the next leader has cleared a pipe that both share."""
-    scene.reading._role["leader"] = scene.waiter("first")
-    scene.reading._parked[scene.waiter("next")] = None
+    scene.shared._role["leader"] = scene.waiter("first")
+    scene.shared._parked[scene.waiter("next")] = None
     scene.share()
-    ring = scene.reading._gather()
-    scene.reading.depose(scene.ear, redis_errors.TimeoutError("it stands still"))
-    scene.ear = scene.listen(scene.another_line())
+    poll_set = scene.shared._gather()
+    scene.shared.depose(scene.connection, redis_errors.TimeoutError("it stands still"))
+    scene.connection = scene.listen(scene.another_line())
     scene.share()
-    scene.reading._wakers["leader"].clear()
-    assert ring.waker is not None
-    assert ring.waker.fileno in [fileno for fileno, _ in ring.poll(0.0)]
+    scene.shared._wakers["leader"].clear()
+    assert poll_set.waker is not None
+    assert poll_set.waker.fileno in [fileno for fileno, _ in poll_set.poll(0.0)]
 
 
 def test_a_leader_that_is_deposed_before_it_reads_acts_on_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, acted = scene.waiter("own"), list[Any]()
-    scene.reading._parked[own] = None
+    scene.shared._parked[own] = None
     scene.share()
-    gather = scene.reading._gather
+    gather = scene.shared._gather
 
     def stand_still() -> Any:
-        monkeypatch.setattr(scene.reading, "_gather", gather)
-        scene.reading.depose(scene.ear, redis_errors.TimeoutError("it stands still"))
-        other = Ear(scene.another_line(), acted.append, lambda: None)
+        monkeypatch.setattr(scene.shared, "_gather", gather)
+        scene.shared.depose(scene.connection, redis_errors.TimeoutError("it stands still"))
+        other = SubscribedConnection(scene.another_line(), acted.append, lambda: None)
         other._replies.append("for another one")
-        scene.reading._parked[own] = None
-        scene.reading.share(other)
+        scene.shared._parked[own] = None
+        scene.shared.share(other)
         return gather()
 
-    monkeypatch.setattr(scene.reading, "_gather", stand_still)
-    assert not scene.reading._lead(own, scene.reading.clock() + LONG)
+    monkeypatch.setattr(scene.shared, "_gather", stand_still)
+    assert not scene.shared._lead(own, scene.shared.clock() + LONG)
     assert acted == []
 
 
 def test_a_socket_that_was_given_up_is_not_taken_back(scene: Scene) -> None:
-    scene.reading._parked[scene.waiter("own")] = None
+    scene.shared._parked[scene.waiter("own")] = None
     scene.share()
-    other = Ear(scene.another_line(), print, lambda: None)
-    scene.reading.share(other)
-    scene.reading.depose(scene.ear, redis_errors.TimeoutError("it stands still"))
-    scene.reading.left_at = float("-inf")
+    other = SubscribedConnection(scene.another_line(), print, lambda: None)
+    scene.shared.share(other)
+    scene.shared.depose(scene.connection, redis_errors.TimeoutError("it stands still"))
+    scene.shared.left_at = float("-inf")
     assert other.error is not None
-    assert not scene.reading.take_back(other)
-    assert scene.reading._role == {}
+    assert not scene.shared.take_back(other)
+    assert scene.shared._role == {}
 
 
 def test_a_leader_with_nothing_to_read_lets_the_role_go_before_it_sleeps(scene: Scene) -> None:
     own = scene.waiter("own")
-    scene.reading._role["leader"] = own
+    scene.shared._role["leader"] = own
     with pytest.raises(Empty):
-        scene.reading.next_for(own, scene.reading.clock())
-    assert scene.reading._role == {}
+        scene.shared.next_for(own, scene.shared.clock())
+    assert scene.shared._role == {}
 
 
 def test_threads_that_doze_look_when_a_leader_leaves_also_where_another_one_follows(scene: Scene) -> None:
     """The follower may stand still."""
     called: list[str] = []
-    scene.reading._dozing[Ear(scene.line, print, lambda: called.append("called"))] = None
+    scene.shared._dozing[SubscribedConnection(scene.line, print, lambda: called.append("called"))] = None
     scene.sleeps("other")
-    scene.reading._hand_on()
+    scene.shared._hand_on()
     assert called == ["called"]
 
 
 def test_a_connection_that_ends_is_given_up_or_still_read_wherever_an_exception_strikes() -> None:
     for scene, strike in struck(partial(strike_at, messages=(), ends=True), 100):
-        assert scene.ear.error is not None or scene.ear in scene.reading._shared, f"an exception at {strike.where}"
+        assert scene.connection.error is not None or scene.connection in scene.shared._shared, (
+            f"an exception at {strike.where}"
+        )
 
 
 def test_a_handler_s_error_of_the_system_is_no_error_of_the_connection(scene: Scene) -> None:
     def fail(_: bytes) -> None:
         raise TimeoutError(110, "too late")
 
-    ear = Ear(scene.line, fail, lambda: None)
+    connection = SubscribedConnection(scene.line, fail, lambda: None)
     scene.line.say("any")
     with pytest.raises(TimeoutError, match="too late"):
-        scene.reading._try(ear, ear.hear_now)
-    assert ear.error is None
+        scene.shared._try(connection, connection.hear_now)
+    assert connection.error is None
 
 
 def test_a_pipe_goes_with_its_client_and_not_only_with_the_garbage(scene: Scene) -> None:
     own = scene.waiter("own")
-    scene.reading._parked[own] = None
+    scene.shared._parked[own] = None
     scene.share()
     scene.line.say("own")
-    assert scene.reading.next_for(own, scene.reading.clock() + LONG) == 0
-    scene.reading.leave(own)
-    number = scene.reading._wakers["leader"].fileno
+    assert scene.shared.next_for(own, scene.shared.clock() + LONG) == 0
+    scene.shared.leave(own)
+    number = scene.shared._wakers["leader"].fileno
     os.fstat(number)
     gc.disable()
     try:
-        scene.reading.stop()
+        scene.shared.stop()
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(number)
     finally:
@@ -439,10 +454,10 @@ def test_a_pipe_goes_with_its_client_and_not_only_with_the_garbage(scene: Scene)
 
 
 def test_a_child_closes_its_copy_of_the_pipe(scene: Scene) -> None:
-    scene.reading._parked[scene.waiter("own")] = None
+    scene.shared._parked[scene.waiter("own")] = None
     scene.share()
-    waker = scene.reading._wakers["leader"]
-    scene.reading.abandon()
+    waker = scene.shared._wakers["leader"]
+    scene.shared.abandon()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(waker.fileno)
 
@@ -454,11 +469,11 @@ def test_nothing_is_shared_where_too_many_files_are_open() -> None:
         def waker(self) -> Any:
             raise OSError(errno.EMFILE, "too many open files")
 
-    reading, line = Reading(Full()), Line()
+    reading, line = SharedSubscriptions(Full()), Line()
     reading._parked[Waiter(b"own", lock_keys("lock", "any"), SimpleQueue(), reading)] = None
-    ear = Ear(line, print, lambda: None)
-    reading.share(ear)
-    assert not ear.is_led
+    connection = SubscribedConnection(line, print, lambda: None)
+    reading.share(connection)
+    assert not connection.is_led
     assert not reading._shared
     line.close()
 
@@ -490,16 +505,16 @@ def test_how_long_the_thread_of_a_shared_subscription_sleeps(
 ) -> None:
     """The page on concurrency has the sums of these: of a vacant role, and of a leader that stands still."""
     naps = Naps()
-    scene.reading._role["leader"] = scene.waiter("own")
-    scene.reading.left_at = scene.reading.clock() - left_before
-    scene.reading.nap(scene.ear, cast("Any", naps), is_read=is_read, is_unread=is_unread)
+    scene.shared._role["leader"] = scene.waiter("own")
+    scene.shared.left_at = scene.shared.clock() - left_before
+    scene.shared.nap(scene.connection, cast("Any", naps), is_read=is_read, is_unread=is_unread)
     assert naps.slept == [seconds]
-    assert scene.reading._dozing == {}
+    assert scene.shared._dozing == {}
     assert BUSY_SECONDS + VACANT_SECONDS <= 0.3
     assert 2 * DOZE_SECONDS + STUCK_SECONDS + 2 * VACANT_SECONDS <= 3.1
 
 
 def test_a_thread_does_not_doze_where_nobody_leads(scene: Scene) -> None:
     naps = Naps()
-    scene.reading.nap(scene.ear, cast("Any", naps), is_read=False, is_unread=False)
+    scene.shared.nap(scene.connection, cast("Any", naps), is_read=False, is_unread=False)
     assert naps.slept == []

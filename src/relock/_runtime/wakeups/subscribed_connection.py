@@ -19,8 +19,8 @@ _ONCE: Iterable[tuple[()]] = ((),)
 TRIES_MAX = 3  # of acting on one message; then the connection is given up, before each waiting thread fails on it
 
 
-class Ear:
-    """Subscribed connection, which one thread at a time reads, as `relock._runtime.wakeups.reading` describes.
+class SubscribedConnection:
+    """Connection of a subscription, which one thread at a time reads: see `wakeups.shared_subscriptions`.
 
     Args:
         act: acts on one reply; a second time does no harm.
@@ -45,7 +45,7 @@ class Ear:
         self._tries = 0  # of acting on the first reply
 
     @property
-    def is_amid(self) -> bool:
+    def has_unhandled(self) -> bool:
         """True if a message is not acted on yet: the reader is about to do so, or an exception struck it."""
         return bool(self._taken or self._replies)
 

@@ -24,7 +24,7 @@ lock even if no thread reads the message. So each subscription has a thread of i
 The rules:
 
 * The leader is the one value in `_role`, set by `dict.setdefault` and removed by whichever thread set it. `take_back`
-  and `depose` put an `Ear` there for a moment, so that no thread leads.
+  and `depose` put an `SubscribedConnection` there for a moment, so that no thread leads.
   To depose the leader is to put a new dictionary in place of the old one. A deposed leader notices before it polls
   again; until then it reads only connections that were given up, which no other thread reads.
 * Only the thread of its subscription shares a socket, and takes it back; for the latter, that thread takes the leader's
@@ -44,8 +44,8 @@ from redis import exceptions as redis_errors
 from relock._core.quorum import NEVER
 from relock._runtime.net.waker import Waker
 from relock._runtime.platform import Platform
-from relock._runtime.wakeups.ear import Ear
 from relock._runtime.wakeups.inbox import Inbox
+from relock._runtime.wakeups.subscribed_connection import SubscribedConnection
 
 LEAD = -1  # in a waiter's queue, beside the numbers of masters: no thread leads, so this one may
 VACANT_SECONDS = 0.05
@@ -56,12 +56,12 @@ _LEADER = "leader"
 
 
 class Sleeper(Protocol):
-    """Waiter, as `Reading` sees it.
+    """Waiter, as `SharedSubscriptions` sees it.
 
     Attributes:
         wakes: numbers of masters that have woken the waiter, None for another reason to look, or `LEAD`.
         is_polling: True while the waiter's thread leads and polls.
-        is_parked: True while the waiter may be among the sleepers of `Reading`.
+        is_parked: True while the waiter may be among the sleepers of `SharedSubscriptions`.
     """
 
     wakes: Inbox
@@ -72,26 +72,26 @@ class Sleeper(Protocol):
         """Put `master` into `wakes`, and end the waiter's poll."""
 
 
-class _Ring(NamedTuple):
+class _PollSet(NamedTuple):
     """Sockets that the leader polls.
 
     Attributes:
-        made_for: the value of `Reading.wanted` for which the ring was made.
+        made_for: the value of `SharedSubscriptions.wanted` for which the set was made.
         poll: waits for the sockets, so many milliseconds at most.
-        ears: the readers, by the file numbers of their sockets.
+        connections: the readers, by the file numbers of their sockets.
         waker: ends a poll; None if no socket was shared yet.
     """
 
     made_for: object
     poll: Callable[[float], list[tuple[int, int]]]
-    ears: dict[int, Ear]
+    connections: dict[int, SubscribedConnection]
     waker: Waker | None
 
 
-_NO_RING = _Ring(None, lambda _: [], {}, None)
+_EMPTY = _PollSet(None, lambda _: [], {}, None)
 
 
-class Reading:
+class SharedSubscriptions:
     """Shared sockets of one client's threads, and the waiting thread that reads them.
 
     Attributes:
@@ -106,11 +106,13 @@ class Reading:
         self.clock = platform.clock
         self._role: dict[str, object] = {}
         self._parked: dict[Sleeper, None] = {}
-        self._shared: dict[Ear, None] = {}
+        self._shared: dict[SubscribedConnection, None] = {}
         self.wanted = object()
-        self._ring = _NO_RING
+        self._poll_set = _EMPTY
         self._wakers: dict[str, Waker] = {}  # at most one, made when a socket is first shared
-        self._dozing: dict[Ear, None] = {}  # readers whose threads sleep for `DOZE_SECONDS`, unless they are woken
+        self._dozing: dict[
+            SubscribedConnection, None
+        ] = {}  # readers whose threads sleep for `DOZE_SECONDS`, unless they are woken
         self.left_at = NEVER
 
     # A thread that waits --------------------------------------------------------------------------------------------
@@ -149,8 +151,8 @@ class Reading:
         """Have the threads of the subscriptions take the sockets back at once, if no thread waits any more."""
         if self._shared and not (self._parked or _LEADER in self._role):
             self.left_at = NEVER
-            for ear in self._shared.copy():
-                ear.call()
+            for connection in self._shared.copy():
+                connection.call()
 
     def _lead(self, waiter: Sleeper, until: float) -> bool:
         """Lead: read for all until `waiter` is woken, no socket is shared, or it is `until`.
@@ -160,31 +162,31 @@ class Reading:
         role = self._role
         if role.setdefault(_LEADER, waiter) is not waiter:
             return True
-        ring = self._ring if self._ring.made_for is self.wanted else self._gather()
+        poll_set = self._poll_set if self._poll_set.made_for is self.wanted else self._gather()
         if self._role is not role:
             return False  # deposed already
-        for ear in ring.ears.values():
-            if ear.is_amid:  # an exception struck the last leader before it had acted on a message
-                self._try(ear, ear.act)
+        for connection in poll_set.connections.values():
+            if connection.has_unhandled:  # an exception struck the last leader before it had acted on a message
+                self._try(connection, connection.act)
         while waiter.wakes.empty():
-            ring = self._ring if self._ring.made_for is self.wanted else self._gather()
+            poll_set = self._poll_set if self._poll_set.made_for is self.wanted else self._gather()
             if self._role is not role:
                 return False
-            if not ring.ears:
+            if not poll_set.connections:
                 self._resign(role)
                 return True  # the threads of the subscriptions read
             left = until - self.clock()
             if left <= 0:
                 return True
             waiter.is_polling = True
-            ready = ring.poll(left * 1000) if waiter.wakes.empty() else ()  # Mark, then look
+            ready = poll_set.poll(left * 1000) if waiter.wakes.empty() else ()  # Mark, then look
             waiter.is_polling = False
             for fileno, _ in ready:
-                heard = ring.ears.get(fileno)
+                heard = poll_set.connections.get(fileno)
                 if heard is not None:
                     self._try(heard, heard.hear_now)
-                elif ring.waker is not None:
-                    ring.waker.clear()
+                elif poll_set.waker is not None:
+                    poll_set.waker.clear()
         return True
 
     def _resign(self, role: dict[str, object]) -> None:
@@ -193,28 +195,28 @@ class Reading:
         if self._shared:
             self._hand_on()
 
-    def _gather(self) -> _Ring:
-        wanted = self.wanted  # first: a socket that is shared from here on makes this ring outdated
+    def _gather(self) -> _PollSet:
+        wanted = self.wanted  # first: a socket that is shared from here on makes this poll_set outdated
         poller = self._platform.poller()
-        ears = {ear.channel.fileno: ear for ear in self._shared.copy()}
-        for fileno in ears:
+        connections = {connection.channel.fileno: connection for connection in self._shared.copy()}
+        for fileno in connections:
             poller.register(fileno, select.POLLIN)
         waker = self._wakers.get(_LEADER)
         if waker is not None:
             poller.register(waker.fileno, select.POLLIN)
-        self._ring = ring = _Ring(wanted, poller.poll, ears, waker)
-        return ring
+        self._poll_set = poll_set = _PollSet(wanted, poller.poll, connections, waker)
+        return poll_set
 
-    def _try(self, ear: Ear, hear: Callable[[], object]) -> None:
+    def _try(self, connection: SubscribedConnection, hear: Callable[[], object]) -> None:
         """Have the leader read or act on messages by `hear`; give the connection up if it broke."""
         try:
             hear()
         except redis_errors.RedisError as error:
-            self._give_up(ear, error)
+            self._give_up(connection, error)
 
-    def _give_up(self, ear: Ear, error: Exception) -> None:
-        ear.fail(error)  # first: the subscription's thread must know, even if an interrupt follows
-        self.unshare(ear)
+    def _give_up(self, connection: SubscribedConnection, error: Exception) -> None:
+        connection.fail(error)  # first: the subscription's thread must know, even if an interrupt follows
+        self.unshare(connection)
 
     def _hand_on(self) -> None:
         """Ask a follower to lead, and wake the threads of subscriptions that doze, unless a thread leads."""
@@ -224,8 +226,8 @@ class Reading:
         if follower is not None:
             follower.wake(LEAD)
         if self._dozing:
-            for ear in self._dozing.copy():
-                ear.call()
+            for connection in self._dozing.copy():
+                connection.call()
 
     def _any_parked(self) -> Sleeper | None:
         while True:
@@ -236,9 +238,9 @@ class Reading:
 
     # The thread of a subscription -----------------------------------------------------------------------------------
 
-    def share(self, ear: Ear) -> None:
-        """Let the leader read `ear`, if any thread waits and the socket can be read without waiting."""
-        if not self._parked or ear.channel.take_now is None:
+    def share(self, connection: SubscribedConnection) -> None:
+        """Let the leader read `connection`, if any thread waits and the socket can be read without waiting."""
+        if not self._parked or connection.channel.take_now is None:
             return
         if not self._wakers:
             try:
@@ -246,33 +248,35 @@ class Reading:
             except OSError:
                 return  # too many files are open
         self.left_at = self.clock()
-        ear.is_led = True
-        self._shared[ear] = None
+        connection.is_led = True
+        self._shared[connection] = None
         self._changed()
         self._hand_on()
 
-    def take_back(self, ear: Ear) -> bool:
-        """Take `ear` back from the waiting threads if none has led for a moment; return whether that was done."""
+    def take_back(self, connection: SubscribedConnection) -> bool:
+        """Take back `connection` from the waiting threads if none has led for a moment; return whether it was taken."""
         if self.clock() - self.left_at < VACANT_SECONDS:
             return False
         role = self._role
-        if role.setdefault(_LEADER, ear) is not ear:
+        if role.setdefault(_LEADER, connection) is not connection:
             return False
-        is_ours = ear in self._shared and self._role is role
+        is_ours = connection in self._shared and self._role is role
         if is_ours:
-            self.unshare(ear)
-            ear.is_led = False
+            self.unshare(connection)
+            connection.is_led = False
         self._resign(role)
         return is_ours
 
-    def unshare(self, ear: Ear) -> None:
-        """Have the leader stop reading `ear`, from the leader's next look on."""
-        if ear in self._shared:
-            self._shared.pop(ear, None)
+    def unshare(self, connection: SubscribedConnection) -> None:
+        """Have the leader stop reading `connection`, from the leader's next look on."""
+        if connection in self._shared:
+            self._shared.pop(connection, None)
             self._changed()
 
-    def nap(self, ear: Ear, called: "SimpleQueue[None]", *, is_read: bool, is_unread: bool) -> None:
-        """Have the thread of the shared `ear` sleep until another thread wakes it, or it must look again.
+    def nap(
+        self, connection: SubscribedConnection, called: "SimpleQueue[None]", *, is_read: bool, is_unread: bool
+    ) -> None:
+        """Have the thread of the shared `connection` sleep until another thread wakes it, or it must look again.
 
         `is_read`: a leader has read between the last two looks; `is_unread`: a message lay unread at the last look.
         """
@@ -280,16 +284,16 @@ class Reading:
             if is_unread or self.clock() - self.left_at < DOZE_SECONDS:
                 called.get(timeout=BUSY_SECONDS if is_read else VACANT_SECONDS)
                 return
-            self._dozing[ear] = None  # Mark, then look
+            self._dozing[connection] = None  # Mark, then look
             try:
                 if _LEADER in self._role:
                     called.get(timeout=DOZE_SECONDS)
             finally:
-                self._dozing.pop(ear, None)
+                self._dozing.pop(connection, None)
 
-    def depose(self, ear: Ear, error: Exception) -> None:
+    def depose(self, connection: SubscribedConnection, error: Exception) -> None:
         """Depose a leader that stands still, and give up all shared connections: the leader may be reading one."""
-        role: dict[str, object] = {_LEADER: ear}  # no thread may lead until the connections are given up
+        role: dict[str, object] = {_LEADER: connection}  # no thread may lead until the connections are given up
         deposed, self._role = self._role.get(_LEADER), role
         self._parked.pop(deposed, None)  # type: ignore[call-overload]  # a stuck thread could not lead if it were asked
         # The deposed leader may be in a poll, which goes on when its signal handler returns, perhaps on new sockets
@@ -304,7 +308,7 @@ class Reading:
 
     def stop(self) -> None:
         """Forget the sockets and the pipe; the pipe is closed when the last poll that uses it has returned."""
-        self._ring, self._wakers = _NO_RING, {}
+        self._poll_set, self._wakers = _EMPTY, {}
 
     def abandon(self) -> None:
         """Close the copies of the parent's pipe, in a forked child."""
