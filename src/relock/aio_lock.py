@@ -154,7 +154,7 @@ class AsyncLock(Holding):
                 event loop stood still for as long.
 
         Returns:
-            True if the caller has the lock now, False if *another owner* has it.
+            True if the caller has the lock now, False if *another owner* has it, or a waiter's turn comes first.
 
         Raises:
             ValueError: a timeout below 0 other than -1, NaN, or any with ``blocking=False``.

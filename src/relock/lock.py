@@ -62,7 +62,7 @@ class Lock(Holding):
                 own ``timeout=``. A wait ends at its timeout plus at most one ``node_timeout``.
 
         Returns:
-            True if the caller has the lock now, False if *another owner* has it.
+            True if the caller has the lock now, False if *another owner* has it, or a waiter's turn comes first.
 
         Raises:
             ValueError: a timeout below 0 other than -1, NaN, or any with ``blocking=False``.

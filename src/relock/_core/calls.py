@@ -272,7 +272,7 @@ class Calls:
         """Write the count to the masters; return False if the janitor must write it again.
 
         If a quorum has written the count and another master is silent, a pending check looks at the late answer: the
-        request may have reached that master too late, and was void.
+        request is void if it reaches that master too late.
         """
         host = self._host
         hold.wanted = count  # Note, then send: if the janitor is writing an older count now, it writes this one too
@@ -431,7 +431,7 @@ class Calls:
 def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outcome | None:
     """Return the outcome of a first look if nothing is left to do: the lock is granted, or the caller has no time.
 
-    Return None for every other outcome, and where the caller has until `until`: the wait goes on from there.
+    Return None for every other outcome, also for a refusal before `until`: the wait goes on from there.
     """
     sent_at, answers = first
     end = sent_at + spec.validity

@@ -18,10 +18,10 @@ of its own, too, and `relock._core.flows.accept` takes it over.
 
 The place in the queue is agreed by Skeen's algorithm (Birman and Joseph, "Reliable Communication in the Presence of
 Failures", 1987). Each master proposes a ticket. The largest that a quorum proposed is the ticket, and is written to all
-masters. The waiter counts only then: so a waiter that queues later finds that ticket on at least one master, and gets a
-larger one. Usually one round is enough for both. The client proposes the same ticket to all, and each master writes
-that ticket at once, or its own if its own is larger. The proposed ticket is agreed if a quorum has written it, and no
-master that has answered has another one or has granted the lock.
+masters. The waiter has its place only then: so a waiter that queues later finds that ticket on at least one master, and
+gets a larger one. Usually one round is enough for both steps. The client proposes the same ticket to all, and each
+master writes that ticket at once, or its own if its own is larger. The proposed ticket is agreed if a quorum has
+written it, and no master that has answered has another one or has granted the lock.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -51,7 +51,7 @@ class Wait(NamedTuple):
 
     Attributes:
         waiter: ``<client>:<uuid>`` of the wait, and of its first attempt.
-        until: when the caller's timeout ends, on the local clock; a moment that is over makes a single look.
+        until: when the caller's timeout ends, on the local clock; if that is over, there is a single look.
         levels: the hold count of the new hold.
         jitter: returns a random number from 0 to 1.
         owners: every name under which the lock has been asked for, the waiter's first; filled before anything is sent.
@@ -111,7 +111,7 @@ def acquire(
 ) -> Generator[Effect, Any, Outcome]:
     """Ask for the lock until it is granted, or until the timeout or the patience is over; then leave nothing behind.
 
-    A grant is of the last name in the wait's `owners`.
+    A grant belongs to the last name in the wait's `owners`.
 
     Args:
         wait: the wait.
@@ -172,7 +172,7 @@ class _Waiting:
         if len(spec.masters) > 1:
             self.proposed = propose_ticket(wait.propose()) if self.listening else 0
             if self.proposed or self.owner == wait.waiter:
-                # The attempt gets a name of its own, with the ticket in it. To undo the attempt then keeps the place.
+                # The attempt gets a name of its own, with the ticket in it. So an undo of the attempt keeps the place.
                 self._rename()
 
     def _note_missed(self) -> None:
@@ -238,7 +238,8 @@ class _Waiting:
     def _judge_end(self, outcome: Refused | NoQuorum) -> Refused | NoQuorum:
         """Return the outcome of the wait; the last refusal, if the last look lacked only the time for a quorum.
 
-        Then the masters are well, as far as is known: this client has too much to do, or its process was stopped.
+        In that case nothing is known to be wrong with the masters: this client has too much to do, or its process was
+        stopped.
         """
         if self.refusal is None or isinstance(outcome, Refused):
             return outcome
@@ -250,7 +251,7 @@ class _Waiting:
         return self.refusal if had_no_time or outcome.lacked_time(was_short=was_short) else outcome
 
     def _clear_up(self) -> Generator[Effect, Any, None]:
-        """End what may be left under the waiter's name, as the hold has another one: others would queue behind it."""
+        """End what may be left under the waiter's name, if the hold has another name: it would stop other waiters."""
         wait, spec, now = self.wait, self.wait.spec, self.wait.clock()
         for until, answers in self._open_doubts(now):
             yield Undo(spec.keys, wait.waiter, spec.ttl, until, answers)

@@ -249,10 +249,10 @@ class Foreground:
         return round_.answers
 
     def _overdue(self, round_: Round, at: float, now: float) -> None:
-        """Wake the asker of a round whose time is over, once what has come over the round's carriers by now is taken.
+        """Wake the asker of a round whose time is over, after reading all that has come over the round's carriers.
 
-        Where the loop comes late to this, the masters get once more the time by which it is late: replies may have
-        waited for the loop not in the socket, which was full, but behind that.
+        If the loop calls this late, the masters first get as much time once more, but at most a node timeout. The
+        socket may have been full: then more replies follow when it has been read.
         """
         for carrier in round_.carriers:
             carrier.take()
@@ -277,7 +277,7 @@ class Foreground:
         return self._wait_out(self.session.gates.wait(*enter, enter.record.task, inbox), inbox)
 
     async def _wait_out(self, waiting: Waiting, inbox: LoopInbox) -> bool:
-        """Wait as `waiting` says, for tokens that come to `inbox`; return what it returns."""
+        """Wait as `waiting` says, for tokens that come to `inbox`; return what `waiting` returns."""
         self._mark_idle(inbox)
         try:
             self.check_open()
@@ -368,7 +368,7 @@ class Foreground:
             self.abandon()
 
     def abandon(self) -> None:
-        """Have the calls of a closed loop undone, because its tasks never go on, and close the connections."""
+        """Have the calls of a loop that runs no more undone, as its tasks never go on, and close the connections."""
         self.is_closed = True
         for record in self._records.copy():
             if self._records.pop(record, self) is None and record.claim():  # else another thread undoes the call
@@ -396,7 +396,7 @@ class Foreground:
 
 
 class _Tasks(threading.local):
-    """Tasks of the loop that each thread runs, kept by thread: so no two threads change the same dict at once."""
+    """Tasks of the loop that each thread runs, kept by thread: so only one thread adds tasks to a dict."""
 
     def __init__(self) -> None:
         known: dict[weakref.ref[asyncio.Task[Any]], Owner] = {}

@@ -163,7 +163,7 @@ class Cluster(Master, Panel[Master]):
 
     @property
     def knows_way(self) -> bool:  # type: ignore[override]
-        """True if `look` would ask no node: no sign of a change, or the last look is too recent."""
+        """True if `look` would ask no node: there is no sign of a change, or the last look was just now."""
         is_fresh = not self._stale or self.clock() < self._looked_at + REFRESH_SECONDS_MIN
         return bool(self._slots) and is_fresh
 
