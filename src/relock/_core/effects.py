@@ -16,8 +16,8 @@ contract between the two.
 * A reply answers the request that it belongs to, however late it comes, and on whatever thread it is read. It never
   answers a later request. The order in which several masters reply makes no difference.
 * Every wait has a timer: no effect lasts longer than its `until`, even if every master is silent. Only the opening of
-  a connection to a lone master may add one node timeout; and an event loop that comes late adds at most as much as it
-  is late, and no more than a node timeout.
+  a connection to a lone master may add a node timeout for each of its steps. An event loop that comes late adds at most
+  as much as it is late, and no more than a node timeout.
 * The watchdog, the janitor, and messages for the hub may run between any two steps of a flow.
 * The driver owns what an effect has opened (a waiter's registration), and closes it when the run ends.
 * No callback of a user runs inside a flow.
