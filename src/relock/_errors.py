@@ -3,7 +3,7 @@
     RelockError
     ├── NotOwnedError        (RuntimeError)     The caller holds nothing: a mistake in the calling code.
     ├── LockLostError        (RuntimeError)     The caller's hold ended before its release.
-    ├── AcquireTimeoutError  (TimeoutError)     Another owner has the lock.
+    ├── AcquireTimeoutError  (TimeoutError)     Another owner has the lock, or comes first.
     ├── QuorumError          (ConnectionError)  Too few masters answered.
     ├── ConfigurationError   (ValueError)       An option, or a set of masters, can't be right.
     └── ClientClosedError    (RuntimeError)     The client was closed.

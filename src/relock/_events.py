@@ -41,7 +41,7 @@ class Granted(Event):
 
 @frozen
 class NotGranted(Event):
-    """An acquire gave up after `waited` seconds because another owner has the lock."""
+    """An acquire gave up after `waited` seconds: another owner has the lock, or a waiter's turn comes first."""
 
     waited: float
 

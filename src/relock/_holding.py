@@ -158,7 +158,7 @@ class Holding(ABC):
         )
 
     def _refusal(self, outcome: Outcome) -> bool:
-        """Return False if another owner has the lock; raise `QuorumError` if too few masters answered."""
+        """Return False if the masters refused the lock; raise `QuorumError` if too few masters answered."""
         if isinstance(outcome, NoQuorum):
             raise quorum_error(self.name, outcome.failures, self._spec.quorum, outcome.answered)
         return False

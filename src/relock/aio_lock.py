@@ -266,7 +266,8 @@ class AsyncLock(Holding):
         """Take the lock, waiting for the lock's own ``timeout=`` at most.
 
         Raises:
-            AcquireTimeoutError: another owner had the lock for all that time. The body does not run.
+            AcquireTimeoutError: another owner had the lock for all that time, or waiters came first. The body does not
+                run.
             QuorumError, LockLostError, RuntimeError, ClientClosedError: as `acquire`.
         """
         who = self._who()

@@ -81,7 +81,7 @@ class Statistics:
 
     Attributes:
         grants: outermost acquires that got the lock.
-        refusals: acquires that gave up because another owner has the lock.
+        refusals: acquires that gave up because another owner has the lock, or a waiter's turn comes first.
         waits: acquires that waited.
         renewals: confirmed renewals of the watchdog.
         losses: holds that were lost.

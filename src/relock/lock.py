@@ -132,7 +132,8 @@ class Lock(Holding):
         """Take the lock, waiting for the lock's own ``timeout=`` at most.
 
         Raises:
-            AcquireTimeoutError: another owner had the lock for all that time. The body does not run.
+            AcquireTimeoutError: another owner had the lock for all that time, or waiters came first. The body does not
+                run.
             QuorumError, LockLostError, RuntimeError, ClientClosedError: as `acquire`.
         """
         record = CallRecord()

@@ -236,7 +236,7 @@ class Calls:
         return granted, first, grants
 
     def _tell_refusal(self, spec: LockSpec, came_at: float) -> None:
-        """Report that a call which began at `came_at` has given up, because another owner has the lock."""
+        """Report that a call which began at `came_at` has given up, because the masters refused it."""
         host = self._host
         host.counters.refusals += 1
         if host.logs_events():
