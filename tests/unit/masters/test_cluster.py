@@ -163,12 +163,13 @@ def test_what_no_node_says_is_an_error_of_its_connection(reply: Any) -> None:
 
 
 def test_news_of_a_node_are_summed_up_and_passed_on_where_they_concern_a_session() -> None:
-    """A step may have ended any hold early, so it is the cluster's; the identity of a node's server is no news."""
+    """A step may have ended any hold early, so it is the cluster's; which server a node is does not matter."""
     listener, (node,) = NewsListener(), parse_nodes("redis+cluster://a:1")
     cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, listener)
     shard = cluster.shard_at("b", 2)
     shard.act([Moved(), Seen(), InDoubt(), Down("reset"), Stepped(5.0, 7), Problem("it may evict")])
     assert listener.heard == [
+        (cluster.facts, Seen()),
         (shard.facts, Down("reset")),
         (cluster.facts, Stepped(5.0, 7)),
         (shard.facts, Problem("it may evict")),
@@ -177,6 +178,15 @@ def test_news_of_a_node_are_summed_up_and_passed_on_where_they_concern_a_session
     shard.act([Down("reset")])
     assert cluster.facts.down == f"{shard.address}: reset"
     assert list(cluster.facts.problems.values()) == [f"{shard.address}: reset"]
+
+
+def test_holds_have_other_names_after_a_connection_to_a_node_was_opened() -> None:
+    """A copy of a virtual machine's memory opens connections of its own, and must not name holds as the original."""
+    session = Client("redis+cluster://a")._session
+    (cluster,) = cast("list[Cluster]", session.masters)
+    before = next(session.hub.names)
+    cluster.shard_at("b", 2).act([Seen()])
+    assert next(session.hub.names)[:-8] != before[:-8]
 
 
 def test_the_connections_of_a_cluster_are_those_to_its_nodes() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from relock._core.asking import Panel
 from relock._core.effects import Answer, Ask, Exchange, Failure
-from relock._core.master_facts import UNKNOWN, Back, Down, MasterFacts, News, Problem, Stepped
+from relock._core.master_facts import UNKNOWN, Back, Down, MasterFacts, News, Problem, Seen, Stepped
 from relock._core.routing import Routed
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys
@@ -296,11 +296,13 @@ class Cluster(Master, Panel[Master]):
         return self.opener.listener.connection_name
 
     def hear(self, facts: MasterFacts, news: News) -> None:
-        """Pass on news of a node; report a step as the cluster's, because any hold may be on that node."""
+        """Pass on news of a node. A step and a new socket are the cluster's: any hold may be on that node."""
         if isinstance(news, Down | Back):
             self._sum_up()
-        if isinstance(news, Down | Back | Problem | Stepped):
-            self.opener.listener.hear(self.facts if isinstance(news, Stepped) else facts, news)
+        if isinstance(news, Stepped | Seen):
+            self.opener.listener.hear(self.facts, news)
+        elif isinstance(news, Down | Back | Problem):
+            self.opener.listener.hear(facts, news)
 
     def sweep_by(self, moment: float) -> None:
         """Pass `moment` on to the listener of the cluster."""
