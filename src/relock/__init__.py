@@ -80,12 +80,14 @@ __version__ = "0.1.0"
 _OF_TASKS = {"AsyncClient": "relock.aio_client", "AsyncLock": "relock.aio_lock"}
 
 
-def __getattr__(name: str) -> typing.Any:
-    """Import what only tasks use when it is first used: programs of threads start without it."""
-    if name not in _OF_TASKS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found = getattr(importlib.import_module(_OF_TASKS[name]), name)
-    return found
+if not typing.TYPE_CHECKING:  # a type checker that sees this takes any misspelt name for one of the package's
+
+    def __getattr__(name: str) -> typing.Any:
+        """Import what only tasks use when it is first used: programs of threads start without it."""
+        if name not in _OF_TASKS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found = getattr(importlib.import_module(_OF_TASKS[name]), name)
+        return found
 
 
 def __dir__() -> list[str]:
