@@ -198,6 +198,29 @@ def test_the_hold_of_a_task_whose_loop_is_closed_is_lost(
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("cancel_on_lost", [False, True])
+def test_a_body_that_is_closed_after_its_loop_gives_the_lock_back(
+    server: Deployment, name: str, cancel_on_lost: bool
+) -> None:
+    """An ``owner=`` does not end with its task, so otherwise the hold would be renewed for ever."""
+    client, loop = AsyncClient(server.url, **options_for(server.url, {})), asyncio.new_event_loop()
+
+    async def work() -> None:
+        async with client.lock(name, owner="job", cancel_on_lost=cancel_on_lost):
+            await asyncio.sleep(3600)
+
+    body = work()
+    task = loop.create_task(body)
+    loop.run_until_complete(until(lambda: client.statistics().held, "the task has the lock"))
+    loop.close()
+    with pytest.raises(RuntimeError, match="no event loop of asyncio runs"):
+        body.close()
+    with Client(server.url, **options_for(server.url, {})) as others:
+        wait_until_free(others, name)
+    asyncio.run(client.close())
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
 def test_loops_that_use_one_client_end_with_it(server: Deployment, name: str) -> None:
     client = AsyncClient(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT}))
     is_used, ends = threading.Semaphore(0), []

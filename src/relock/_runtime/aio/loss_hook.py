@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from relock._core.hold import Hold
+from relock._owner import running_loop
 
 
 class LossHook:
@@ -78,7 +79,8 @@ class LossHooks(dict["asyncio.Task[Any]", list[LossHook]]):
 
     def remove(self, hold: Hold | None) -> LossHook | None:
         """Return the hook of the innermost block of the running task, which `hold` tells no more; None without one."""
-        task: Any = asyncio.current_task()
+        loop = running_loop()
+        task: Any = None if loop is None else asyncio.current_task(loop)  # a body may be closed after its loop was
         hooks = self.get(task)
         if not hooks:
             return None
