@@ -195,7 +195,7 @@ def test_a_guard_that_is_found_on_one_master_stops_nobody_on_the_others(
 
     with pytest.warns(RelockWarning, match="relock guard --lower"):
         until(has_taken_it_over, within=20, what="the client has taken the guard over")
-    gets(newcomer, name)
+        gets(newcomer, name)  # the warning may come with the call after that which has found the guard
     assert [marker(server) for server in five[1:]] == before[1:]
     gets(client, name)
 
