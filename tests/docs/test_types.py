@@ -114,6 +114,6 @@ def test_an_unknown_keyword_is_found_and_what_refuses_it_is_not_shown(tmp_path: 
 
 def test_a_misspelt_name_of_the_package_is_found(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
-    module.write_text("import relock\nfrom relock import AsyncClient, Cleint\nrelock.AsyncLok\n")
+    module.write_text("import relock\nfrom relock import AsyncClient, Klient\nrelock.AsyncLok\n")
     errors = _errors_in({str(module): "module.py"}, tmp_path)
     assert [error.partition(" error")[0] for error in errors] == ["module.py:2:", "module.py:3:"]
