@@ -95,10 +95,10 @@ class Interrupted:
         hold, spec = record.hold, record.spec
         if spec is not None:
             owners = record.owners[:1] + record.owners[1:][-2:]  # the flow has given back the names between these
-            host.hubs.forget(owners[0])
             host.holds.forget(spec.keys.name, owners)
             for owner in owners:
                 host.undo(spec.keys, owner, 0, spec.ttl, host.clock() + spec.node_timeout)
+            host.hubs.forget(owners[0])  # Undo, then forget: `close` waits for the waiter, and then for the undos
         elif hold is not None:
             hold.count = hold.wanted = record.count
             if record.count:

@@ -174,3 +174,17 @@ def test_a_count_is_settled_though_the_janitor_was_kept_from_hearing_of_it(monke
             host.settle(held)
     host.interrupted.undo_acquire(record)
     assert host.handed == [Settle(held)]
+
+
+def test_a_waiter_is_known_until_its_undo_is_with_the_janitor() -> None:
+    """A client that is being closed waits for the waiter, and then for what the janitor has to undo."""
+    host, record = PureHost(), CallRecord()
+    record.spec, record.owners = host.spec, [b"me:1", b"me:1~1"]
+    handed_before: list[int] = []
+
+    def forget(_owner: bytes) -> None:
+        handed_before.append(len(host.handed))
+
+    host.forget = forget  # type: ignore[method-assign,assignment]
+    host.interrupted.undo_acquire(record)
+    assert handed_before == [2]

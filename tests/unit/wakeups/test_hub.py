@@ -15,7 +15,7 @@ from relock._core.quorum import NEVER
 from relock._keys import LockKeys, lock_keys
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
-from relock._runtime.wakeups.hub import HubListener, ThreadHub
+from relock._runtime.wakeups.hub import UNREAD_SECONDS, HubListener, ThreadHub
 from relock._runtime.wakeups.shared_subscriptions import LEAD, SharedSubscriptions
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 
@@ -180,6 +180,24 @@ def test_who_closes_hears_what_slower_masters_give_to_a_waiter_that_was_just_ser
         one.ask_for_pong = lambda: asked.append("a pong") or True  # type: ignore[method-assign,func-returns-value]
     hub.catch_up(0.0)
     assert len(asked) == (count if count > 1 else 0)
+
+
+@pytest.mark.parametrize(
+    ("left_ago", "asks"), [(1.0 + UNREAD_SECONDS - 0.01, True), (1.0 + UNREAD_SECONDS + 0.01, False)]
+)
+def test_who_closes_hears_what_may_lie_unread_since_the_last_waiter_left(
+    hub: ThreadHub, left_ago: float, asks: bool
+) -> None:
+    """A request may arrive for a node timeout, and its message lies unread until a subscription's thread looks."""
+    asked = list[object]()
+    hub.register(WAITER, KEYS)
+    hub.forget(WAITER)
+    for one in hub.subscriptions:
+        one.is_confirmed = True
+        one.ask_for_pong = lambda: asked.append("a pong") or True  # type: ignore[method-assign,func-returns-value]
+    hub._clock = lambda: NOW + left_ago
+    hub.catch_up(0.0)
+    assert bool(asked) == asks
 
 
 def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(hub: ThreadHub, told: Told) -> None:

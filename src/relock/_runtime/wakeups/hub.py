@@ -24,12 +24,13 @@ from relock._owner import readable
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wait_queue import WaitQueue
-from relock._runtime.wakeups.shared_subscriptions import SharedSubscriptions
+from relock._runtime.wakeups.shared_subscriptions import BUSY_SECONDS, VACANT_SECONDS, SharedSubscriptions
 from relock._runtime.wakeups.subscription import Subscription, ThreadSubscription
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 from relock._scripts import TOKEN_MAX
 
 SERVED_SECONDS = 0.05  # for this long, slower masters' messages may come for a waiter that has had its turn
+UNREAD_SECONDS = VACANT_SECONDS + BUSY_SECONDS  # for this long, messages may lie unread where no thread leads
 CATCH_UP_SECONDS = 0.02  # time for messages on their way, if a subscription can't be pinged
 CATCH_UP_LOOK_SECONDS = 0.001  # between two looks whether all pings were answered
 SERVED_UNSWEPT = 1024  # waiters that had their turn: a sweep comes when so many were added
@@ -295,10 +296,10 @@ class Hub(ABC, Generic[S]):
     def catch_up(self, until: float) -> None:
         """Wait, until `until` at most, for all messages that the masters have published by now.
 
-        Return at once if no waiter is here and none has left within the last node timeout: then no grant is on its way.
+        Return at once if no waiter is here and the last one left long ago: then no grant is on its way, or lies unread.
         """
         self.hear_instead()
-        if not self.waiters and self._clock() - self._left_at > self._masters[0].node_timeout:
+        if not self.waiters and self._clock() - self._left_at > self._masters[0].node_timeout + UNREAD_SECONDS:
             return
         standing = [one for one in self.subscriptions if one.is_confirmed]
         asked = [one.ask_for_pong() for one in standing]
