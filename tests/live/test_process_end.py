@@ -71,6 +71,17 @@ THREADS_THAT_WAIT = """
     while not client.statistics().waiting:
         time.sleep(0.01)
 """
+LAST_DEEDS = "import atexit\nlast_deeds = []\natexit.register(lambda: [deed() for deed in last_deeds])\n"
+A_LAST_DEED_THAT_LOCKS = """
+    client = relock.Client(urls)
+
+    def deed():
+        with client.lock("a"):
+            print("did it under the lock", file=sys.stderr)
+
+    with client.lock("a"):
+        last_deeds.append(deed)
+"""
 BY_RUN = TASKS_THAT_ARE_LEFT_AT_ONCE.replace("LOOP", "asyncio.run(main())")
 BY_A_LOOP_THAT_IS_LEFT_OPEN = TASKS_THAT_ARE_LEFT_AT_ONCE.replace(
     "LOOP", "loop = asyncio.new_event_loop(); loop.run_until_complete(main())"
@@ -83,9 +94,9 @@ def urls(start_server: Callable[..., Deployment]) -> list[str]:
     return [one.url for one in start_server().members]
 
 
-def play(program: str, urls: list[str]) -> str:
-    """Run a program to its end; return its output on stderr."""
-    head = f"import asyncio, redis, relock, threading, time\nurls, count = {urls!r}, {len(urls)}\n"
+def play(program: str, urls: list[str], first: str = "") -> str:
+    """Run a program to its end, and `first` before relock is imported; return its output on stderr."""
+    head = f"{first}import asyncio, redis, relock, sys, threading, time\nurls, count = {urls!r}, {len(urls)}\n"
     source = head + textwrap.dedent(program).replace("(urls)", "(urls, restart_guard=0)")
     child = spawn([sys.executable, "-W", "ignore", "-c", source], stderr=subprocess.PIPE, text=True)
     _, errors = child.communicate(timeout=ENDS_WITHIN_SECONDS)
@@ -117,3 +128,8 @@ def test_daemon_threads_that_wait_leave_no_hold_and_end_without_a_word(urls: lis
     errors = play(THREADS_THAT_WAIT, urls)
     assert "Traceback" not in errors
     until(lambda: holds_left(urls) == [], within=20, what="no hold is left for a lease of 30 s")
+
+
+def test_what_else_the_process_does_at_its_end_may_take_locks(urls: list[str]) -> None:
+    """Handlers that were registered before the import of relock run when relock's handler has ended."""
+    assert play(A_LAST_DEED_THAT_LOCKS, urls, LAST_DEEDS) == "did it under the lock\n"
