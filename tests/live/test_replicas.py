@@ -33,11 +33,16 @@ def test_a_grant_is_on_the_replica_when_acquire_returns(
         assert replica.cli("EXISTS", f"lock:{{{name}}}") == 1
 
 
+@pytest.mark.parametrize("is_connected", [False, True])
 def test_without_enough_replicas_nothing_is_granted_and_nothing_is_left(
-    pair: tuple[Server, Server], connect: Callable[..., Client], name: str
+    pair: tuple[Server, Server], connect: Callable[..., Client], name: str, is_connected: bool
 ) -> None:
+    """A client that is connected would otherwise go the straight way, which waits for no replica."""
     master, replica = pair
     lock = connect(master.url, min_replicas=1, replica_timeout=0.2, ttl=60.0).lock(name)
+    if is_connected:
+        with lock:
+            pass
     replica.stop()
     with pytest.raises(QuorumError, match="0 of 1 replicas"):
         lock.acquire(timeout=0.5)
