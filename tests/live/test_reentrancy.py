@@ -150,7 +150,8 @@ def test_threads_that_share_an_owner_wait_with_one_place_and_join_its_hold(
         thread.join()
     assert taken == [True] * 5
     assert client.lock(name, owner="job").hold_count == 5
-    assert list(on_server(server, name).values()) == [b"5"]
+    # The threads' majorities need not be the same masters, so each master may be behind for a moment.
+    until(lambda: list(on_server(server, name).values()) == [b"5"], within=10, what="the masters count five")
 
 
 @pytest.fixture
