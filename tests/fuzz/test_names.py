@@ -15,6 +15,7 @@ from support.until import until
 from relock import Client, ConfigurationError
 
 LEASE_SECONDS = 30.0  # a waiter without a message looks again only after that time
+PATIENT_SECONDS = LEASE_SECONDS / 3  # names of 100 kB, on a busy machine
 
 LETTERS = st.sampled_from(
     [*"{}[]*?^-\\:~ .%", "\x00", "\n", "\r", "\x7f", "\xe9", "\u2028", "\U0001f512", "a", "b", "0"]
@@ -96,7 +97,7 @@ def test_a_waiter_is_woken_whatever_the_names_are(server: Server, what: str, tex
     """Wake-ups carry names: a waiter without its message would wait for a heartbeat."""
     texts = {"name": "a", "owner": "b", "prefix": "lock", "client_name": "c", what: text}
     name, owner = texts.pop("name"), texts.pop("owner")
-    found = made(server.url, texts, name, owner)
+    found = made(server.url, {**texts, "node_timeout": PATIENT_SECONDS}, name, owner)
     if found is None:
         return
     client, waiter = found
@@ -106,7 +107,8 @@ def test_a_waiter_is_woken_whatever_the_names_are(server: Server, what: str, tex
         with waiter:
             woken.append(time.monotonic())
 
-    with without_heartbeats(), Client(server.url, prefix=texts["prefix"], ttl=LEASE_SECONDS) as other, client:
+    other = Client(server.url, prefix=texts["prefix"], ttl=LEASE_SECONDS, node_timeout=PATIENT_SECONDS)
+    with without_heartbeats(), other, client:
         thread = threading.Thread(target=wait)
         with other.lock(name):
             thread.start()
