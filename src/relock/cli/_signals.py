@@ -4,13 +4,17 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 
 # SIGTSTP is not here: see `ignore_terminal_stop`.
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+AGAIN_SECONDS = 0.01  # after this time, a finalizer that a signal has struck is over
 _WAKE = 0  # no signal has this number
 
 
@@ -20,6 +24,25 @@ class Interrupted(BaseException):
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
         self.signum = signum
+
+
+def raise_where_it_counts(arm: Callable[[], object]) -> "Callable[[sys.UnraisableHookArgs], object]":
+    """Have signals handled once more that raised `Interrupted` in a finalizer, where Python ignores exceptions.
+
+    Call `arm` before, so that the handler raises again. Return the hook of other such exceptions, to be put back.
+    """
+    others, main = sys.unraisablehook, threading.get_ident()
+
+    def hook(ignored: "sys.UnraisableHookArgs") -> None:
+        if isinstance(ignored.exc_value, Interrupted):
+            arm()
+            again = partial(signal.pthread_kill, main, ignored.exc_value.signum)
+            threading.Timer(AGAIN_SECONDS, again).start()
+        else:
+            others(ignored)
+
+    sys.unraisablehook = hook
+    return others
 
 
 @contextlib.contextmanager
@@ -34,12 +57,14 @@ def ended_by_signals() -> Iterator[None]:
 
     before = {signum: signal.getsignal(signum) for signum in ENDING}
     taken = [signum for signum in ENDING if before[signum] != signal.SIG_IGN]  # nohup ignores SIGHUP on purpose
+    hook = raise_where_it_counts(seen.clear)
     for signum in taken:
         signal.signal(signum, handle)
     try:
         yield
     finally:
         seen.append(0)
+        sys.unraisablehook = hook
         for signum in taken:
             signal.signal(signum, before[signum])
 
@@ -76,9 +101,13 @@ class Signals:
     def install(self) -> None:
         """Take the signals over; those that this process was told to ignore (nohup, ``&``) stay ignored."""
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        raise_where_it_counts(self._arm)
         for signum in (*FORWARDED, signal.SIGCHLD):
             if signum == signal.SIGCHLD or signal.getsignal(signum) != signal.SIG_IGN:
                 signal.signal(signum, self._handle)
+
+    def _arm(self) -> None:
+        self._raising = True
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
         if self._raising and signum != signal.SIGCHLD:
