@@ -96,7 +96,7 @@ def test_nobody_is_let_in_by_a_socket_from_before(
     """Clients that were quiet meanwhile do not get in, nor those that asked all the time; without the guard both do."""
     house.vote()
     holder, other = (connect(list(house.urls), **options_of(guard)) for _ in range(2))
-    assert takes(other, f"{name}-warm-up"), "the client is connected, and its masters vote"
+    until(lambda: takes(other, f"{name}-warm-up"), within=20, what="the client is connected, and its masters vote")
     house.part()
     lock = holder.lock(name, renew=False)
     assert lock.acquire(timeout=10)

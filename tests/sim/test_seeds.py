@@ -14,6 +14,7 @@ USUAL, END = 200, 2000
 TESTS = Path(__file__).parents[1]
 
 
+@pytest.mark.timeout(1200)  # no run waits, so this takes long only on a busy machine
 @pytest.mark.parametrize(
     "first",
     [pytest.param(first, marks=[] if first < USUAL else pytest.mark.long) for first in range(0, END, CHUNK)],

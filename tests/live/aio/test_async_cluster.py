@@ -21,7 +21,7 @@ async def take(client: AsyncClient, name: str) -> None:
 @pytest.mark.every_server
 async def test_locks_on_all_nodes_are_taken_nested_renewed_and_released(cluster: ClusterOfServers, name: str) -> None:
     async with connecting() as connect:
-        client, names = connect(cluster.url, ttl=1.5), [f"{name}-{i}" for i in range(12)]
+        client, names = connect(cluster.url, ttl=6.0, node_timeout=2.0), [f"{name}-{i}" for i in range(12)]
         locks = [client.lock(one) for one in names]
         assert all(await asyncio.gather(*[lock.acquire() for lock in locks]))
         assert all(await asyncio.gather(*[lock.acquire() for lock in locks]))
