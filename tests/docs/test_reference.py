@@ -11,7 +11,9 @@ from relock._core import hold
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.lock_spec import ALIVE_MS, QUEUE_MS
 from relock._options import ClientOptions, LockOptions, default_client_name
+from relock._runtime.background import telling
 from relock._runtime.masters.pool import UNUSED_SECONDS
+from relock._runtime.session.session import _ORDINARY_EVENTS
 from relock._scripts import load, script_names
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -55,6 +57,14 @@ def test_numbers_are_those_of_the_code() -> None:
     assert f"| for {ALIVE_MS / 1000:g} s |" in text
     assert f"| by {QUEUE_MS / 1000:g} s |" in text
     assert f"| {UNUSED_SECONDS:g} s |" in text
+
+
+def test_what_is_dropped_and_from_which_number_on_is_that_of_the_code() -> None:
+    text = (DOCS / "how-to" / "operating.md").read_text()
+    *most, last = (re.sub("(?<=[a-z])(?=[A-Z])", " ", event.__name__).lower() for event in _ORDINARY_EVENTS)
+    assert f"At most {telling.WAITING_MAX:,} items wait" in text
+    assert f"| {telling.ORDINARY_MAX:,} | {', '.join(most)} and {last}; log records below WARNING |" in text
+    assert f"| {telling.WAITING_MAX:,} | everything else, too |" in text
 
 
 def test_every_reason_for_a_loss_is_explained() -> None:

@@ -300,6 +300,24 @@ def test_what_is_too_much_is_dropped_and_counted_and_that_is_said_twice(caplog: 
     queue.stop()
 
 
+@pytest.mark.parametrize(("is_ordinary", "waiting_max"), [(True, 9_000), (False, 10_000)])
+def test_ordinary_items_are_dropped_from_9_000_on_and_all_others_from_10_000_on(
+    is_ordinary: bool, waiting_max: int
+) -> None:
+    gate, platform = Gate(), Machine()
+    queue = CallbackQueue(platform, "relock-events")
+    queue.hand(gate, None)
+    assert gate.reached.wait(WITHIN)
+    for handed in range(waiting_max):
+        queue.hand(str, handed, is_ordinary=is_ordinary)
+    assert queue.dropped == 0
+    for _ in range(3):
+        queue.hand(str, None, is_ordinary=is_ordinary)
+    assert queue.dropped == 3
+    gate.opened.set()
+    queue.stop()
+
+
 @pytest.mark.usefixtures("few")
 def test_a_log_that_hangs_says_what_it_dropped_when_it_goes_on(kept: Kept, log: Log) -> None:
     gate = Gate()

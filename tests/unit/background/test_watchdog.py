@@ -243,6 +243,53 @@ def test_the_holds_of_a_loop_that_stands_still_for_too_long_are_lost_when_their_
     assert moment <= 1.0 + TTL_SECONDS
 
 
+def stand_still(limit: float, since: float, seconds: float, *, beside: float | None = None) -> BookOfTasks:
+    """Play a session with the hold of a task, whose loop stands still once, for so many `seconds`.
+
+    `beside` is the ttl of a thread's hold: the watchdog plans as often as that one needs.
+    """
+    book = BookOfTasks(limit)
+    book.grant()
+    if beside is not None:
+        Book.grant(book, beside)
+    book.work_until(since)
+    book.platform.now, book.turns = since, False
+    while book.clock() < since + seconds and not book.losses:
+        book.watchdog.step()
+    book.turn()
+    while book.clock() < since + seconds + 2 * TTL_SECONDS and not book.losses:
+        book.watchdog.step()
+    return book
+
+
+SINCE = [TTL_SECONDS + tenths * DUE_SECONDS / 10 for tenths in range(11)]  # between two renewals
+each_moment = pytest.mark.parametrize("since", SINCE)
+alone_or_not = pytest.mark.parametrize("beside", [None, 1.0], ids=["alone", "beside a short lease"])
+
+
+@each_moment
+@alone_or_not
+def test_a_stall_is_reported_from_a_third_of_the_ttl_on_and_surely_after_two_leases(
+    since: float, beside: float | None
+) -> None:
+    assert stand_still(FOREVER, since, 0.97 * TTL_SECONDS / 3, beside=beside).events == []
+    (event,) = stand_still(FOREVER, since, 2 * TTL_SECONDS, beside=beside).events
+    assert isinstance(event, LoopStalled)
+    assert TTL_SECONDS / 3 <= event.seconds <= 2 * TTL_SECONDS
+
+
+@each_moment
+@alone_or_not
+@pytest.mark.parametrize("limit", [1.0, 45.0, 200.0])
+def test_the_holds_of_a_loop_are_lost_within_the_limit_and_two_leases_and_by_no_shorter_stall(
+    limit: float, since: float, beside: float | None
+) -> None:
+    assert stand_still(limit, since, 0.97 * limit, beside=beside).losses == []
+    ((moment, reason),) = stand_still(limit, since, limit + 3 * TTL_SECONDS, beside=beside).losses
+    assert reason == STALLED
+    assert since + limit < moment <= since + limit + 2 * TTL_SECONDS
+
+
 @pytest.mark.parametrize("limit", [1.0, FOREVER])
 def test_the_holds_of_a_loop_that_is_closed_are_lost_when_their_leases_end(limit: float) -> None:
     """Tasks of a closed loop may stay pending, and be kept alive."""
