@@ -6,16 +6,21 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.servers import Server
+from support.until import until
 
 import relock
-from relock import Client, LockLostError
+from relock import Client, Event, Lost, LockLostError, QuorumError, ReleaseUnconfirmed, RenewalFailing
+from relock._core.hold import EXPIRED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 TTL = 4.0
+SOON = 20.0  # seconds after which a wait has failed
 
 
 def _documented_rights() -> list[str]:
@@ -88,3 +93,68 @@ def _use_everything(client: Client) -> None:
     assert client.force_release("a")
     with pytest.raises(LockLostError):
         lock.release()
+
+
+# Without a right ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _user_without(server: Server, right: str) -> Iterator[str]:
+    """Let the user of the page exist without one of its rights; return the URL for that user."""
+    server.cli(*_documented_rights())
+    server.cli("ACL", "SETUSER", "relock", f"-{right}")
+    try:
+        yield f"redis://relock:CHANGE-ME@127.0.0.1:{server.port}/0"
+    finally:
+        server.cli("ACL", "DELUSER", "relock")
+        server.cli("FLUSHALL")
+
+
+@pytest.mark.every_server
+def test_without_hdel_a_release_ends_the_hold_for_its_caller_and_the_others_wait_for_the_lease(server: Server) -> None:
+    events: list[Event] = []
+    with (
+        _user_without(server, "hdel") as url,
+        Client(url, ttl=60.0, node_timeout=3.0, on_event=events.append) as client,
+        Client(server.url) as others,
+    ):
+        lock = client.lock("a")
+        lock.acquire()
+        owner = others.info("a").owner
+        lock.release()
+        assert (lock.owned(), lock.lost) == (False, False)
+        until(lambda: any(isinstance(one, ReleaseUnconfirmed) for one in events), within=SOON, what="the event is told")
+        assert not others.lock("a").acquire(timeout=0.1)
+        assert others.info("a").owner == owner
+        server.cli("PEXPIRE", "lock:{a}", 1)  # the lease ends
+        assert others.lock("a").acquire(timeout=SOON)
+
+
+@pytest.mark.every_server
+def test_without_hexists_a_hold_is_lost_when_its_first_lease_ends(server: Server) -> None:
+    events: list[Event] = []
+    with (
+        _user_without(server, "hexists") as url,
+        Client(url, ttl=3.0, node_timeout=1.0, on_event=events.append) as client,
+    ):
+        lock = client.lock("a")
+        lock.acquire()
+        until(lambda: lock.lost, within=SOON, what="the hold is lost")
+        with pytest.raises(LockLostError):
+            lock.release()
+        assert client.statistics().renewals == 0
+    assert any(isinstance(one, RenewalFailing) for one in events)
+    assert [one.reason for one in events if isinstance(one, Lost)] == [EXPIRED]
+
+
+@pytest.mark.every_server
+def test_without_pexpire_the_deadlines_of_a_queue_stay_until_another_client_waits(server: Server) -> None:
+    waiters = "lock:{a}:waiters"
+    with Client(server.url, ttl=60.0) as others, _user_without(server, "pexpire") as url:
+        others.lock("a").acquire()
+        with Client(url, node_timeout=3.0) as client, pytest.raises(QuorumError, match="ACL page"):
+            client.lock("a").acquire()
+        assert server.cli("PTTL", waiters) == -1, "it has no end, also when the client is closed"
+        assert not server.cli("EXISTS", "lock:{a}:queue")
+        assert not others.lock("a", owner="another").acquire(timeout=0.1)
+        assert server.cli("PTTL", waiters) > 0
