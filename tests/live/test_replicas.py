@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from support.clock import Clock
 from support.servers import Server
 from support.until import until
 
@@ -111,3 +112,33 @@ async def test_a_task_that_waits_for_replicas_keeps_no_other_one_waiting(
     replica.cont()
     await asyncio.wait_for(asyncio.gather(*waiting), 20)
     await client.close()
+
+
+# Tokens after a failover ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["the last token is known", "the last token is not known"])
+def test_tokens_rise_on_a_replica_whose_clock_is_behind_if_it_knows_the_last_one(
+    pair: tuple[Server, Server], connect: Callable[..., Client], name: str, is_known: bool
+) -> None:
+    """The page of guarantees names the exception: such a replica that does not know the last token."""
+    master, replica = pair
+    try:
+        clock = Clock(replica.folder)
+    except LookupError as error:
+        pytest.skip(str(error))
+    clock.set(-3600.0)
+    replica.environment = clock.environment
+    replica.restart()
+    key = f"lock:{{{name}}}:token"
+    with connect(master.url).lock(name) as lock:
+        last = lock.token
+    assert last is not None
+    until(lambda: replica.cli("GET", key) == b"%d" % last, within=20, what="the replica has the token")
+    master.kill()
+    replica.cli("REPLICAOF", "NO", "ONE")
+    if not is_known:
+        replica.cli("DEL", key)  # as if the token had not been copied in time
+    with connect(replica.url).lock(name, timeout=20) as lock:
+        assert lock.token is not None
+        assert (lock.token > last) is is_known

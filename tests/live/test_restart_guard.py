@@ -345,3 +345,40 @@ def test_a_client_with_a_smaller_guard_takes_that_of_the_others_also_where_it_is
         while lock.owned() and not second:
             second = takes(other, name) and lock.owned()
         assert not second, f"a second holder, while the first is sure for {lock.remaining():.1f} s more"
+
+
+# One database of a server ---------------------------------------------------------------------------------------------
+
+
+def give_vote(server: Server, database: int, connect: Connect) -> Client:
+    """Return a client of this database with a guard of `LONG` that is over, as after `LONG` seconds of use."""
+    client = connect(f"redis://127.0.0.1:{server.port}/{database}", ttl=LONG, restart_guard=LONG)
+    with pytest.raises(QuorumError, match="may have forgotten leases"):
+        client.lock("warm-up").acquire(timeout=0)
+    with server.client(db=database) as plain:
+        plain.hset("lock:master", "no_vote_until_us", 0)
+    return client
+
+
+@pytest.mark.parametrize("how", [("FLUSHDB",), ("SWAPDB", 0, 9)], ids=["FLUSHDB", "SWAPDB with an empty database"])
+def test_a_database_that_is_empty_begins_the_guard(
+    own_server: Server, connect: Connect, name: str, how: tuple[object, ...]
+) -> None:
+    assert give_vote(own_server, 0, connect).lock(name, renew=False).acquire(timeout=0)
+    own_server.cli(*how)
+    newcomer = connect(own_server.url, ttl=LONG, restart_guard=LONG)
+    with pytest.raises(QuorumError, match="may have forgotten leases"):
+        newcomer.lock(name).acquire(timeout=0)
+
+
+def test_a_database_that_is_swapped_for_one_with_a_marker_begins_no_guard(
+    own_server: Server, connect: Connect, name: str
+) -> None:
+    """The marker names this server in either database, so two owners have the lock: the page says so."""
+    holder = give_vote(own_server, 0, connect).lock(name, renew=False)
+    give_vote(own_server, 1, connect)
+    assert holder.acquire(timeout=0)
+    own_server.cli("SWAPDB", 0, 1)
+    newcomer = connect(own_server.url, ttl=LONG, restart_guard=LONG)
+    assert newcomer.lock(name).acquire(timeout=0)
+    assert holder.owned()
