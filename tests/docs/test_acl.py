@@ -15,7 +15,7 @@ from support.servers import Server
 from support.until import until
 
 import relock
-from relock import Client, Event, Lost, LockLostError, QuorumError, ReleaseUnconfirmed, RenewalFailing
+from relock import Client, Event, LockLostError, Lost, QuorumError, ReleaseUnconfirmed, RenewalFailing
 from relock._core.hold import EXPIRED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
