@@ -457,7 +457,27 @@ def test_a_timeout_says_that_a_key_is_no_hold(
 ) -> None:
     server.cli("SET", f"lock:{{{name}}}", "x", *lease)
     with (
-        pytest.raises(AcquireTimeoutError, match=r"another program had its key.* 0 waited ahead"),
+        pytest.raises(AcquireTimeoutError, match=r"another program had its key.* 0 waited ahead") as caught,
         client.lock(name, timeout=0.1),
     ):
         pytest.fail("the body ran without the lock")
+    assert caught.value.holder is None
+
+
+def test_a_timeout_says_that_it_was_another_waiters_turn(client: Client, server: Deployment, name: str) -> None:
+    """The waiter listens and does not react; its deadline is far, so no heartbeat passes it over."""
+    key, they = f"lock:{{{name}}}", [member.client() for member in server.members]
+    subscribers: list[Any] = [one.pubsub() for one in they]  # type: ignore[no-untyped-call]
+    for member, subscriber in zip(server.members, subscribers, strict=True):
+        subscriber.subscribe("lock:client:they")
+        assert subscriber.get_message(timeout=20)
+        member.cli("ZADD", f"{key}:queue", 1, "they:1")
+        member.cli("ZADD", f"{key}:waiters", 2**52, "they:1")
+    with (
+        pytest.raises(AcquireTimeoutError, match=r"it was the turn of others, and 1 waited ahead") as caught,
+        client.lock(name, timeout=0.1),
+    ):
+        pytest.fail("the body ran without the lock")
+    assert (caught.value.holder, caught.value.ahead) == (None, 1)
+    for one in (*subscribers, *they):
+        one.close()

@@ -4,9 +4,12 @@ import asyncio
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +55,11 @@ class SentinelProcess:
 
     def client(self) -> redis.Redis:
         return redis.Redis(host="127.0.0.1", port=self.port, retry=no_retry())
+
+    def is_up(self) -> bool:
+        with suppress(redis.ConnectionError), self.client() as client:
+            return bool(client.ping())
+        return False
 
     def is_ready(self) -> bool:
         """Return whether the Sentinel knows a replica that it could promote."""
@@ -277,6 +285,39 @@ def test_no_sentinel_is_no_quorum_and_names_each(connect: Callable[..., Client],
     with pytest.raises(QuorumError) as caught:
         client.lock(name).acquire(blocking=False)
     assert all(str(port) in str(caught.value) for port in ports)
+
+
+def test_each_sentinel_that_does_not_answer_costs_a_node_timeout_and_is_asked_last_from_then_on(
+    start_server: Callable[..., Server], connect: Callable[..., Client], name: str
+) -> None:
+    master = start_server()
+    sentinel = SentinelProcess(master.program, master)
+    silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    try:
+        until(sentinel.is_up, within=20, what="the Sentinel answers")
+        places = [f"127.0.0.1:{port}" for port in (*(one.getsockname()[1] for one in silent), sentinel.port)]
+        client = connect(f"redis+sentinel://{','.join(places)}/{SERVICE}", ttl=60.0, node_timeout=0.5)
+        done = threading.Event()
+
+        def take() -> None:
+            with client.lock(name, timeout=60):
+                done.set()
+
+        began = time.monotonic()
+        threading.Thread(target=take, daemon=True).start()
+        assert done.wait(20), "no Sentinel is waited for without end"
+        assert time.monotonic() - began > 0.95, "each of the two was waited for"
+        (pool,) = (one.pool for one in client._session.masters)
+        pool.open().close()
+        for one in silent:
+            one.settimeout(0.1)
+            one.accept()[0].close()
+            with pytest.raises(TimeoutError):
+                one.accept()
+    finally:
+        for one in silent:
+            one.close()
+        sentinel.close()
 
 
 def test_doctor_looks_at_the_present_master(house: House) -> None:
