@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 import redis
 from support.heartbeats import without_heartbeats
 from support.masters import Deployment
+from support.proxy import Proxy
 from support.servers import Server
 from support.tls import Tls, certificate
 from support.until import until
@@ -84,6 +85,61 @@ def test_a_certificate_of_somebody_else_raises_at_once(
 @pytest.mark.every_server
 def test_a_certificate_for_another_host_raises_at_once(tls: Tls, connect: Callable[..., Client], name: str) -> None:
     assert_refused_at_once(connect(tls.url(host="localhost"), patience=FOR_EVER), name)
+
+
+NODE_TIMEOUT = 0.5
+ENDS_WITHIN = 20.0  # seconds; a step without a limit has no end
+
+# The replies that a client waits for while it opens a connection: redis-py's for the login, then relock's own at once.
+REPLIES = {
+    "AUTH": lambda words: words[0] == b"AUTH",
+    "LIB-NAME": lambda words: words[2:3] == [b"LIB-NAME"],
+    "LIB-VER": lambda words: words[2:3] == [b"LIB-VER"],
+    "SELECT": lambda words: words[0] == b"SELECT",
+    "the first request": lambda words: words[0] == b"INFO",
+    "the first script": lambda words: words[0] in (b"EVAL", b"EVALSHA"),
+}
+
+
+def assert_fails_after_a_node_timeout(connect: Callable[..., Client], url: str, name: str) -> None:
+    """Check that a single try is given up, and not before a node timeout is over."""
+    lock = connect(url, node_timeout=NODE_TIMEOUT, ttl=60.0).lock(name)
+    found: list[QuorumError] = []
+
+    def take() -> None:
+        with pytest.raises(QuorumError) as caught:
+            lock.acquire(blocking=False)
+        found.append(caught.value)
+
+    began = time.monotonic()
+    taking = threading.Thread(target=take, daemon=True)
+    taking.start()
+    taking.join(ENDS_WITHIN)
+    assert found, "the call has no end"
+    assert time.monotonic() - began > 0.9 * NODE_TIMEOUT
+    assert all("imeout" in why or "in time" in why for why in found[0].failures.values()), found[0].failures
+
+
+@pytest.mark.parametrize("silent", REPLIES)
+def test_each_reply_of_opening_a_connection_is_awaited_for_a_node_timeout(
+    own_server: Server, connect: Callable[..., Client], name: str, silent: str
+) -> None:
+    own_server.cli("ACL", "SETUSER", "somebody", "on", ">x", "~*", "&*", "+@all")
+    with closing(Proxy(own_server.port)) as proxy:
+        fault = proxy.swallow_reply(REPLIES[silent], mute=True)
+        assert_fails_after_a_node_timeout(connect, f"redis://somebody:x@127.0.0.1:{proxy.port}/1", name)
+        assert fault.struck.is_set()
+
+
+@pytest.mark.parametrize("step", ["connect", "TLS"])
+def test_connecting_and_the_tls_handshake_have_a_node_timeout_each(
+    connect: Callable[..., Client], name: str, step: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listening, closing(socket.socket()) as first:
+        scheme, (host, port) = "rediss" if step == "TLS" else "redis", listening.getsockname()
+        if step == "connect":
+            first.connect((host, port))  # the queue of a listener that accepts nobody is full then
+        assert_fails_after_a_node_timeout(connect, f"{scheme}://{host}:{port}", name)
 
 
 CLOSED_AT_ONCE = 3
