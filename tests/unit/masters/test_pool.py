@@ -322,6 +322,49 @@ def test_what_is_no_call_has_its_own_beside_them() -> None:
     assert pool.nodes[0].open == 1
 
 
+def test_what_is_no_call_has_at_most_three_more_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads ask beside calls, the watchdog and the janitor, and in the background another one is opened.
+
+    The masters are slow to connect to: each request has wished for a connection before there is one.
+    """
+    pool = Pool(2, masters=3)
+    taken = [connection for number in range(3) for connection in pool.take(2, number)]
+    for master in pool.masters:
+        cast("PromptReconnector", master.reconnector).late = True
+
+    def open_all() -> None:
+        for master in pool.masters:
+            reconnector = cast("PromptReconnector", master.reconnector)
+            while not reconnector._wanted.empty():
+                reconnector.step()
+
+    for _ in range(5):
+        assert isinstance(pool.ask(is_call=False)[0][0], Failure)
+    open_all()
+    assert [node.open - 2 for node in pool.nodes] == [1, 1, 1]
+
+    request, under_way = Connection.request, [1]  # how many requests are to begin while another one is under way
+
+    def begin_another(connection: Connection, round_: Round) -> None:
+        if under_way.pop() if under_way else 0:
+            pool.ask(is_call=False)  # finds none free
+            open_all()
+            pool.ask(is_call=False)
+            for master in pool.masters:
+                master.open_later(None, is_call=False)
+            open_all()
+        request(connection, round_)
+
+    monkeypatch.setattr(Connection, "request", begin_another)
+    pool.ask(is_call=False)
+    assert max(node.open - 2 for node in pool.nodes) <= 3
+    for _ in range(5):
+        pool.ask(is_call=False)
+    open_all()
+    assert max(node.open - 2 for node in pool.nodes) <= 3
+    pool.end(taken)
+
+
 def test_what_is_no_call_uses_what_calls_leave_idle() -> None:
     pool = Pool(2)
     pool.ask()

@@ -124,11 +124,14 @@ class Master:
     def probe(self) -> None:
         """Open a connection, which checks the master, and keep it.
 
+        Renewals and the like may have wished for several by now; while an idle one is theirs, they need no other.
+
         Raises:
             redis.RedisError, OSError: it can't be reached.
             ConfigurationError: it can't be used.
         """
-        self.pool.give_back(self.pool.open(), self.clock())
+        if self.facts.down is not None or not self.pool.has_own_idle:
+            self.pool.give_back(self.pool.open(), self.clock())
 
     def open_ahead(self) -> None:
         """Open a connection for a call that waits for one, if there is room for it. Raises as `probe` does."""

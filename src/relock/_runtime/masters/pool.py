@@ -227,6 +227,11 @@ class Pool:
         return len(self._connections) < self._connections_max
 
     @property
+    def has_own_idle(self) -> bool:
+        """True if renewals, undos and heartbeats have an idle connection of their own."""
+        return bool(self._own_idle)
+
+    @property
     def is_full(self) -> bool:
         """True if a call that came now would find no idle connection and could not open one."""
         return not self._idle and not self.has_room
