@@ -159,7 +159,7 @@ def _handoff(_instance: Any, attribute: Any, value: Any) -> None:
 
 
 def default_client_name() -> str:
-    """Return a name of host and process, for people who read the keys; called anew after a fork."""
+    """Return a name of host and process, for people that read the keys; called anew after a fork."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 

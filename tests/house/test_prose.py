@@ -31,6 +31,7 @@ NO_WORDS = re.compile(
     r"thereof|wherefore|who|whoever|whom|whomever|whosoever)\b",
     re.IGNORECASE,
 )
+NAMES = re.compile(r"`[^`]+`|^ +\w+:", re.MULTILINE)  # names are no prose
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -52,6 +53,7 @@ def faults(text: str) -> Iterator[str]:
     for line, found in docstrings(text):
         if first := NO_BEGINNING.match(found):
             yield f"{line}: begins with {first[1]}"
+        yield from (f"{line}: the word {word!r}" for word in NO_WORDS.findall(NAMES.sub("", found)))
         yield from (f"{line}: {fault}" for fault in long_sentences(found))
 
 
@@ -124,14 +126,25 @@ def test_a_docstring_that_is_not_plain_is_found() -> None:
     long = " ".join(["word"] * (WORDS_MAX + 1))
     text = f'"""M."""\n\ndef a():\n    """Whether it is so."""\n\nclass B:\n    """{long}."""\n\nC = 1\n"""What."""\n'
     assert sorted(faults(text)) == ["3: begins with Whether", f"6: 31 words: {long[:60]}", "9: begins with What"]
+    assert [*faults('"""Return `who`.\n\nArgs:\n    who: whom to ask.\n"""')] == ["1: the word 'whom'"]
 
 
-def test_no_sentence_of_a_page_is_long() -> None:
-    found = {
-        str(page.relative_to(ROOT)): [fault for block in blocks(page.read_text()) for fault in long_sentences(block)]
-        for page in PAGES
-    }
+def page_faults(page: str) -> Iterator[str]:
+    """Yield the faults of the prose of a page."""
+    for block in blocks(page):
+        yield from long_sentences(block)
+        yield from (f"the word {word!r}: {block[:60]}" for word in NO_WORDS.findall(NAMES.sub("", block)))
+
+
+def test_pages_have_short_sentences_and_plain_words() -> None:
+    found = {str(page.relative_to(ROOT)): [*page_faults(page.read_text())] for page in PAGES}
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+def test_a_word_of_a_page_that_is_not_plain_is_found_and_a_name_is_none() -> None:
+    assert [*page_faults("# Whoever\n\nSomebody has `who`.\n\n```\nwho\n```\n")] == [
+        "the word 'Somebody': Somebody has `who`."
+    ]
 
 
 def test_a_long_sentence_of_a_page_is_found_wherever_it_stands() -> None:

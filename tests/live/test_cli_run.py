@@ -176,7 +176,7 @@ def test_a_command_that_does_not_get_the_lock_has_an_exit_code_of_its_own(
         assert client.info(name).queue == ()
     assert process.returncode == 75
     assert out == ""
-    assert "somebody else has the lock" in err
+    assert "another owner has the lock" in err
     report = json.loads(err.splitlines()[-1])
     assert (report["outcome"], report["exit_code"], report["token"]) == ("not available", 75, None)
 

@@ -369,7 +369,7 @@ def test_release_gives_the_lock_to_the_first_that_listens_past_the_dead(master: 
 
 
 def test_a_dead_waiter_looks_alive_to_a_release_while_somebody_else_watches_the_channels(master: Master) -> None:
-    """PUBLISH counts all who receive a message: a limit that the documentation names."""
+    """PUBLISH counts all clients that receive a message: a limit that the documentation names."""
     master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", GRANTEE]))
     master.listen("you")
     watcher = master.redis.pubsub()

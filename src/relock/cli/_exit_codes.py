@@ -32,7 +32,7 @@ MEANINGS = (
     (ExitCode.UNREACHABLE, "too few masters answered (EX_UNAVAILABLE)"),
     (
         ExitCode.NOT_AVAILABLE,
-        "run: somebody else has the lock, and --no-wait or --wait is over; guard: it changed meanwhile (EX_TEMPFAIL)",
+        "run: another owner has the lock, and --no-wait or --wait is over; guard: it changed meanwhile (EX_TEMPFAIL)",
     ),
     (
         ExitCode.CONFIGURATION,

@@ -133,7 +133,7 @@ def ignore_terminal_stop() -> None:
     """Ignore Ctrl-Z here and (unless the command decides otherwise) in the command, which inherits that.
 
     A relock that is stopped can't renew the lock. When both go on after the lease's end, the command runs beside the
-    next holder until relock kills it. If only the command stopped, the shell would wait for ever.
+    next holder until relock kills it. If only the command stopped, the shell would wait without end.
     """
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""``relock bench``: what a lock costs on these masters, alone and with others who want it."""
+"""``relock bench``: what a lock costs on these masters, alone and with others that want it."""
 
 import contextlib
 from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import print_json, printable
 
 # `python -OO` would drop a docstring.
-HELP = """End the hold of the lock NAME, whoever has it. This takes --force.
+HELP = """End the hold of the lock NAME, of any owner. This takes --force.
 
 The queue goes on, and fencing tokens go on rising. The holder is not asked, and learns only at its next renewal,
 nested acquire or release that the lock is lost: until then two may believe that they have it. A lock that nobody
@@ -16,7 +16,7 @@ holds is no error.
 
 @click.command(help=HELP)
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Yes, end the hold, whoever has it.")
+@click.option("--force", is_flag=True, help="Yes, end the hold of any owner.")
 @node_options
 @json_option
 def release(name: str, force: bool, where: Where, as_json: bool) -> None:

@@ -58,8 +58,8 @@ fencing token, which is greater than every earlier holder's, in RELOCK_TOKEN. Wi
 printed on stderr.
 
 If the lock can't be renewed, the command gets SIGTERM a --grace before its lease ends, and SIGKILL just before
-the end. If the lock is gone already (released by force, deleted), it gets SIGKILL at once, since somebody
-else may have it. The exit code is 79 then. Only the command itself is signalled, not what it has started in turn.
+the end. If the lock is gone already (released by force, deleted), it gets SIGKILL at once, since another
+owner may have it. The exit code is 79 then. Only the command itself is signalled, not what it has started in turn.
 
 Signals that relock gets (TERM, HUP, USR1, USR2, INT, QUIT) are passed on, but for INT and QUIT in the
 foreground of a terminal: Ctrl-C reaches the command anyway. If relock itself is killed, Linux kills the command.
@@ -79,7 +79,7 @@ lock. If it is stopped all the same (SIGSTOP) until the lease is over, the comma
                    "Default: none with one master, the ttl with several.")  # fmt: skip
 @click.option("--wait", "wait_seconds", type=Seconds(0.0, TTL_SECONDS_MAX),
               help="How long to wait for the lock; without it, as long as it takes.")  # fmt: skip
-@click.option("--no-wait", is_flag=True, help="Look once, and give up if somebody else has the lock or waits for it.")
+@click.option("--no-wait", is_flag=True, help="Look once, and give up if another owner has the lock or waits for it.")
 @click.option("--grace", type=Seconds(0.0, TTL_SECONDS_MAX), metavar="SECONDS",
               help="How long before the end of the lease the command gets SIGTERM if the lock can't be renewed; "
                    "at most half of the ttl. Default: a third of the ttl, at most 5.")  # fmt: skip
@@ -157,7 +157,7 @@ class Runner:
         self.report.waited_seconds = time.monotonic() - started_at
         if not taken:
             self.report.outcome = "not available"
-            raise CommandFailed(f"somebody else has the lock {self.report.name!r}", ExitCode.NOT_AVAILABLE)
+            raise CommandFailed(f"another owner has the lock {self.report.name!r}", ExitCode.NOT_AVAILABLE)
 
     def _hold(self, lock: Lock, command: Command, signals: Signals) -> int:
         """Run the command to its end, and release the lock; return the exit code."""

@@ -21,7 +21,7 @@ The times are seconds. A lock of another library has no owner that relock can na
 @node_options
 @json_option
 def status(name: str, where: Where, as_json: bool) -> None:
-    """Print who has the lock and who waits."""
+    """Print the holder of the lock and its waiters."""
     with where.client() as client:
         info = client.info(name)
     if as_json:

@@ -204,7 +204,7 @@ def test_the_hold_of_a_task_whose_loop_is_closed_is_lost(
 def test_a_body_that_is_closed_after_its_loop_gives_the_lock_back(
     server: Deployment, name: str, cancel_on_lost: bool
 ) -> None:
-    """An ``owner=`` does not end with its task, so otherwise the hold would be renewed for ever."""
+    """An ``owner=`` does not end with its task, so otherwise the hold would be renewed without end."""
     client, loop = AsyncClient(server.url, **options_for(server.url, {})), asyncio.new_event_loop()
 
     async def work() -> None:

@@ -111,7 +111,7 @@ def test_a_list_of_more_items_than_any_reply_has_is_refused_before_it_is_made(da
 
 @pytest.mark.parametrize("name", [LONG, b"\r\n" + LONG, b"x*99999999", b"\n" + LONG + LONG])
 def test_a_name_that_looks_like_a_long_list_is_a_name(name: bytes) -> None:
-    """Names come from users of a service, too, who may know the protocol."""
+    """Names come from users of a service, too, and these may know the protocol."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = SocketChannel(cast("RawConnection", SimpleNamespace()), ours, TIMEOUT_SECONDS)

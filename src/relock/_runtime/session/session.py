@@ -139,7 +139,7 @@ class Session(Driver):
     def enter(self, enter: Enter) -> bool:
         """Wait at the gate of an owner that may call several times at once; return whether the caller is in.
 
-        A caller that would thereby block an event loop is warned, unless its owner has the lock already: then the wait
+        A caller that would block an event loop by that is warned, unless its owner has the lock already: then the wait
         is short.
         """
         record, key, until = enter

@@ -1,6 +1,6 @@
 """The floor of a hand-off on one master: one hop, over bare sockets.
 
-Each worker has two sockets, one for its commands and one for the messages to it, and a queue decides who is next.
+Each worker has two sockets, one for its commands and one for the messages to it. A queue decides which worker is next.
 """
 
 from collections.abc import Callable
