@@ -50,7 +50,8 @@ class AcquireTimeoutError(RelockError, TimeoutError):
 
     Attributes:
         timeout: for how many seconds the statement waited at most.
-        holder: ``<client>:<uuid>`` of the holder at the last look, or None.
+        holder: ``<client>:<uuid>`` of the holder at the last look; None if the lock was free, and the turn of a waiter,
+            or if another library had it.
         ahead: how many waiters came first at the last look.
     """
 
