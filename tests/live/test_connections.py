@@ -127,8 +127,11 @@ def test_each_reply_of_opening_a_connection_is_awaited_for_a_node_timeout(
     own_server.cli("ACL", "SETUSER", "somebody", "on", ">x", "~*", "&*", "+@all")
     with closing(Proxy(own_server.port)) as proxy:
         fault = proxy.swallow_reply(REPLIES[silent], mute=True)
-        assert_fails_after_a_node_timeout(connect, f"redis://somebody:x@127.0.0.1:{proxy.port}/1", name)
-        assert fault.struck.is_set()
+        for _ in range(10):
+            assert_fails_after_a_node_timeout(connect, f"redis://somebody:x@127.0.0.1:{proxy.port}/1", name)
+            if fault.struck.is_set():  # else a busy machine was silent before
+                return
+    pytest.fail("the client did not wait for that reply")
 
 
 @pytest.mark.parametrize("step", ["connect", "TLS"])

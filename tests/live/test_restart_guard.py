@@ -350,9 +350,12 @@ def test_a_client_with_a_smaller_guard_takes_that_of_the_others_also_where_it_is
 # One database of a server ---------------------------------------------------------------------------------------------
 
 
+GUARDED = {"ttl": LONG, "restart_guard": LONG, "node_timeout": 5.0}
+
+
 def give_vote(server: Server, database: int, connect: Connect) -> Client:
     """Return a client of this database with a guard of `LONG` that is over, as after `LONG` seconds of use."""
-    client = connect(f"redis://127.0.0.1:{server.port}/{database}", ttl=LONG, restart_guard=LONG)
+    client = connect(f"redis://127.0.0.1:{server.port}/{database}", **GUARDED)
     with pytest.raises(QuorumError, match="may have forgotten leases"):
         client.lock("warm-up").acquire(timeout=0)
     with server.client(db=database) as plain:
@@ -366,7 +369,7 @@ def test_a_database_that_is_empty_begins_the_guard(
 ) -> None:
     assert give_vote(own_server, 0, connect).lock(name, renew=False).acquire(timeout=0)
     own_server.cli(*how)
-    newcomer = connect(own_server.url, ttl=LONG, restart_guard=LONG)
+    newcomer = connect(own_server.url, **GUARDED)
     with pytest.raises(QuorumError, match="may have forgotten leases"):
         newcomer.lock(name).acquire(timeout=0)
 
@@ -379,6 +382,6 @@ def test_a_database_that_is_swapped_for_one_with_a_marker_begins_no_guard(
     give_vote(own_server, 1, connect)
     assert holder.acquire(timeout=0)
     own_server.cli("SWAPDB", 0, 1)
-    newcomer = connect(own_server.url, ttl=LONG, restart_guard=LONG)
+    newcomer = connect(own_server.url, **GUARDED)
     assert newcomer.lock(name).acquire(timeout=0)
     assert holder.owned()
