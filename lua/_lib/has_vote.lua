@@ -1,7 +1,7 @@
--- Provides has_vote: true in the usual case that this master surely has a vote. That is so
--- if the whole marker is as expected, and either a vote was written on the caller's socket
--- just now, or the server still has the incarnation that the socket was opened to. If
--- has_vote is false, no_vote_until must decide.
+-- Provides has_vote: true in the usual case that this master surely has a vote. For that
+-- the whole marker must be as expected. And either a vote was written on the caller's
+-- socket just now, or the server still has the incarnation that the socket was opened to.
+-- If has_vote is false, no_vote_until must decide.
 --
 -- This fragment reads master, incarnation, guard_ms and now. It is not a function, because
 -- defining one would take a good part of the script's time.

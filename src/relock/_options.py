@@ -315,7 +315,7 @@ _ELSEWHERE = {
     "blocking_timeout": "the longest wait is timeout= of lock() or acquire()",
     "sleep": "relock needs no such pause, because a waiter is woken",
     "thread_local": "a hold is always its thread's own; owner= of lock() lets threads share one",
-    "id": "who owns a hold, if not the calling thread, is owner= of lock()",
+    "id": "the owner of a hold, if it is not the calling thread, is owner= of lock()",
     "expire": "the lease is ttl=",
     "auto_renewal": "whether the lease is extended while its owner lives is renew=",
 }

@@ -288,8 +288,8 @@ class MasterFacts:
             one.guard_ms = max(one.guard_ms, found_ms)
         text = (
             f"{self.address} has a larger restart guard than this client ({found_ms / 1000:.2f} s, not "
-            f"{self._options.guard_ms / 1000:.2f} s): the larger one is used. relock doctor says who has set it: "
-            "if that was a mistake, relock guard --lower ends it; else set the same restart_guard everywhere"
+            f"{self._options.guard_ms / 1000:.2f} s): the larger one is used. relock doctor says which client has set "
+            "it: if that was a mistake, relock guard --lower ends it; else set the same restart_guard everywhere"
         )
         return self._problem("guard", text)
 

@@ -10,7 +10,7 @@ from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import print_json, printable
 
 # `python -OO` would drop a docstring.
-HELP = """Show who has the lock NAME and who waits: what a quorum of the masters agree on.
+HELP = """Show the holder of the lock NAME and its waiters, as a quorum of the masters agree on them.
 
 The times are seconds. A lock of another library has no owner that relock can name.
 """
