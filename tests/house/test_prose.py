@@ -10,11 +10,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
+SCRIPTS = sorted((ROOT / "lua").rglob("*.lua"))
 CODE = sorted([*SOURCE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
 # Results are made from figures, and a decision is a record of its day.
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/README.md")),
-    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if not {"results", "decisions"} & {*page.parts}),
+    *(
+        page
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        if not {"results", "decisions", "_generated"} & {*page.parts}
+    ),
 ]
 NO_PROSE = re.compile(
     r"^(```|:::)[^\n]*\n.*?^\1[^\n]*$|<!--.*?-->|^#[^\n]*$|(?<=\])\([^)]*\)", re.MULTILINE | re.DOTALL
@@ -134,6 +139,12 @@ def page_faults(page: str) -> Iterator[str]:
     for block in blocks(page):
         yield from long_sentences(block)
         yield from (f"the word {word!r}: {block[:60]}" for word in NO_WORDS.findall(NAMES.sub("", block)))
+
+
+def test_comments_of_scripts_have_plain_words() -> None:
+    found = {path.name: NO_WORDS.findall(" ".join(re.findall(r"--(.*)", path.read_text()))) for path in SCRIPTS}
+    assert found
+    assert {name: words for name, words in found.items() if words} == {}
 
 
 def test_pages_have_short_sentences_and_plain_words() -> None:
