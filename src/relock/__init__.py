@@ -37,17 +37,21 @@ from relock._events import (
     ReleaseUnconfirmed,
     RenewalFailing,
 )
-from relock.client import Client, MasterState, Statistics, synchronized
+from relock._statistics import MasterState, Statistics
+from relock.client import Client, synchronized
 from relock.lock import Lock
 
 if typing.TYPE_CHECKING:
     from relock.aio_client import AsyncClient
     from relock.aio_lock import AsyncLock
+    from relock.aio_multi_lock import AsyncMultiLock
+    from relock.multi_lock import MultiLock
 
 __all__ = [
     "AcquireTimeoutError",
     "AsyncClient",
     "AsyncLock",
+    "AsyncMultiLock",
     "Client",
     "ClientClosedError",
     "ConfigurationError",
@@ -63,6 +67,7 @@ __all__ = [
     "MasterDown",
     "MasterState",
     "MasterWithoutVote",
+    "MultiLock",
     "NotGranted",
     "NotOwnedError",
     "QuorumError",
@@ -77,18 +82,23 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_OF_TASKS = {"AsyncClient": "relock.aio_client", "AsyncLock": "relock.aio_lock"}
+_LATER = {
+    "AsyncClient": "relock.aio_client",
+    "AsyncLock": "relock.aio_lock",
+    "AsyncMultiLock": "relock.aio_multi_lock",
+    "MultiLock": "relock.multi_lock",
+}
 
 
 if not typing.TYPE_CHECKING:  # a type checker that sees this takes any misspelt name for one of the package's
 
     def __getattr__(name: str) -> typing.Any:
-        """Import what only tasks use when it is first used: programs of threads start without it."""
-        if name not in _OF_TASKS:
+        """Import what few programs use when it is first used: the others start faster without it."""
+        if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = found = getattr(importlib.import_module(_OF_TASKS[name]), name)
+        globals()[name] = found = getattr(importlib.import_module(_LATER[name]), name)
         return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_OF_TASKS})
+    return sorted({*globals(), *_LATER})

@@ -1,13 +1,13 @@
-"""Common part of `Lock` and `AsyncLock`: the local state of the caller's hold, and errors made from outcomes."""
+"""Common part of all locks: what a caller sees of its hold without I/O, and errors made from outcomes."""
 
 import logging
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from relock._core.effects import Failure
 from relock._core.hold import FOREVER, Hold
-from relock._core.lock_spec import LockSpec
+from relock._core.lock_spec import LockSpec, MultiSpec
 from relock._core.quorum import Grant, NoQuorum, Outcome, Refused
 from relock._errors import AcquireTimeoutError, LockLostError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, check_seconds
@@ -25,8 +25,8 @@ class HasSession(Protocol):
         """Session in this process; a forked child has a new one."""
 
 
-class Holding(ABC):
-    """Lock, as its callers see it: the local part, without I/O."""
+class Handle(ABC):
+    """Lock, as its callers see it: options, the owner, and errors; no I/O."""
 
     __slots__ = (
         "__weakref__",
@@ -37,16 +37,92 @@ class Holding(ABC):
         "name",
     )  # a program may make very many locks
 
+    _spec: LockSpec | MultiSpec
     name: str
 
-    def __init__(self, client: HasSession, spec: LockSpec) -> None:
+    def __init__(self, client: HasSession, spec: LockSpec | MultiSpec, name: str) -> None:
         options = spec.options
         self._client = client
         self._spec = spec
         self._named_owner = None if options.owner is None else named(options.owner)
         # The longest wait, in seconds.
         self._longest = FOREVER if options.timeout is None or options.timeout == -1 else options.timeout
-        self.name = spec.keys.name
+        self.name = name
+
+    @abstractmethod
+    def _who(self) -> Owner:
+        """Return the owner on whose behalf the call is made."""
+
+    @property
+    @abstractmethod
+    def _names(self) -> tuple[str, ...]:
+        """Names of the locks that the caller takes."""
+
+    @abstractmethod
+    def _refusal(self, outcome: Any) -> bool:
+        """Return False if the masters refused the lock; raise `QuorumError` if too few masters answered."""
+
+    @abstractmethod
+    def _timeout_error(self, outcome: Any) -> AcquireTimeoutError:
+        """Return the error for a block that the caller can't enter."""
+
+    def _valid(self, hold: Hold | None) -> Hold | None:
+        """Return `hold` while it is valid, else None; report its loss if that is found here."""
+        if hold is None or hold.loss is not None or hold.count == 0:
+            return None
+        session = self._client._session
+        reason = hold.reason_for_loss(session.clock())
+        if reason is None:
+            return hold
+        session.lose(hold, reason)
+        return None
+
+    def _holds_of(self, who: Owner) -> list[Hold]:
+        """Return the holds that `who` has of these locks, lost ones included."""
+        holds = [self._client._session.holds.get((name, who.key)) for name in self._names]
+        return [hold for hold in holds if hold is not None]
+
+    def _held_of(self, name: str, who: Owner) -> Hold:
+        """Return the hold that `who` has of the lock `name`, which may be lost.
+
+        Raises:
+            NotOwnedError: there is none.
+        """
+        holds = self._client._session.holds
+        hold = holds.get((name, who.key))
+        if hold is None or hold.count == 0:
+            raise holds.not_owned(name, who)
+        return hold
+
+    def _note_beside(self, error: BaseException, failure: RelockError) -> None:
+        """Report `failure`, raised on leaving a block, beside `error` of the block's body, which propagates.
+
+        If the body has ended with the same error, there is nothing more to report.
+        """
+        kind = type(failure).__name__
+        if (type(error), error.args) == (type(failure), failure.args):
+            return
+        with suppress(Exception):  # a user's class may override `add_note` and raise
+            error.add_note(f"relock: leaving the block of {self.name!r} also raised {kind}: {failure}")
+        text = "leaving the block of %r, whose body raised %s, raised %s: %s"
+        self._client._session.platform.log.warning(logger, text, self.name, type(error).__name__, kind, failure)
+
+    def _check_ttl(self, ttl: float | None) -> None:
+        """Raise `TypeError` or `ConfigurationError` for a ttl that can't work."""
+        if ttl is not None:
+            check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
+            self._client._session.options.check_guard(ttl, len(self._spec.masters))
+
+
+class Holding(Handle):
+    """Single lock, as its callers see it: the local part, without I/O."""
+
+    __slots__ = ()
+
+    _spec: LockSpec
+
+    def __init__(self, client: HasSession, spec: LockSpec) -> None:
+        super().__init__(client, spec, spec.keys.name)
 
     # Looking, without I/O -------------------------------------------------------------------------------------------
 
@@ -94,24 +170,14 @@ class Holding(ABC):
 
     # ------------------------------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def _who(self) -> Owner:
-        """Return the owner on whose behalf the call is made."""
+    # ------------------------------------------------------------------------------------------------------------------
 
     def _hold(self) -> Hold | None:
         return self._client._session.holds.get((self.name, self._who().key))
 
     def _valid_hold(self) -> Hold | None:
         """Return the caller's hold while it is valid, else None; report its loss if that is found here."""
-        hold = self._hold()
-        if hold is None or hold.loss is not None or hold.count == 0:
-            return None
-        session = self._client._session
-        reason = hold.reason_for_loss(session.clock())
-        if reason is None:
-            return hold
-        session.lose(hold, reason)
-        return None
+        return self._valid(self._hold())
 
     def _held(self) -> Hold:
         """Return the caller's hold, which may be lost.
@@ -119,64 +185,56 @@ class Holding(ABC):
         Raises:
             NotOwnedError: the caller has no hold.
         """
-        hold = self._hold()
-        if hold is None or hold.count == 0:
-            raise self._client._session.holds.not_owned(self.name, self._who())
-        return hold
+        return self._held_of(self.name, self._who())
 
-    def _note_beside(self, error: BaseException, failure: RelockError) -> None:
-        """Report `failure`, raised on leaving a block, beside `error` of the block's body, which propagates.
-
-        If the body has ended with the same error, there is nothing more to report.
-        """
-        kind = type(failure).__name__
-        if (type(error), error.args) == (type(failure), failure.args):
-            return
-        with suppress(Exception):  # a user's class may override `add_note` and raise
-            error.add_note(f"relock: leaving the block of {self.name!r} also raised {kind}: {failure}")
-        text = "leaving the block of %r, whose body raised %s, raised %s: %s"
-        self._client._session.platform.log.warning(logger, text, self.name, type(error).__name__, kind, failure)
-
-    def _check_ttl(self, ttl: float | None) -> None:
-        """Raise `TypeError` or `ConfigurationError` for a ttl that can't work."""
-        if ttl is not None:
-            check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
-            self._client._session.options.check_guard(ttl, len(self._spec.masters))
-
-    def _too_few(self, failures: list[Failure]) -> QuorumError:
-        """Return the error for a renewal that no quorum has confirmed."""
-        spec = self._spec
-        return quorum_error(self.name, failures, spec.quorum, len(spec.masters) - len(failures))
-
-    def _too_little(self, hold: Hold, left: float, seconds: float) -> LockLostError:
-        """Return the error for a hold that is valid, but for less than `seconds` more."""
-        return LockLostError(
-            f"the hold of {self.name!r} is valid for {left:.3f} s more, not for {seconds:.3f} s: extend it first",
-            lock=self.name,
-            token=hold.token,
-            reason="less left than asked",
-        )
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (self.name,)
 
     def _refusal(self, outcome: Outcome) -> bool:
         """Return False if the masters refused the lock; raise `QuorumError` if too few masters answered."""
-        if isinstance(outcome, NoQuorum):
-            raise quorum_error(self.name, outcome.failures, self._spec.quorum, outcome.answered)
-        return False
+        return refusal(self.name, self._spec, outcome)
 
     def _timeout_error(self, outcome: Outcome) -> AcquireTimeoutError:
-        holder, ahead = (None, 0) if isinstance(outcome, Grant | NoQuorum) else (outcome.holder, outcome.ahead)
-        why = f"{holder} had it" if holder else "it was the turn of others"
-        # A free lock has a `lease_left` of 0.
-        if isinstance(outcome, Refused) and not holder and outcome.lease_left:
-            why = "another program had its key"
-        timeout = self._longest
-        return AcquireTimeoutError(
-            f"{self.name!r} could not be acquired within {timeout} s: at the last look {why}, and {ahead} waited ahead",
-            lock=self.name,
-            timeout=timeout,
-            holder=holder,
-            ahead=ahead,
-        )
+        return timeout_error(self.name, self._longest, outcome)
+
+
+def refusal(name: str, spec: LockSpec, outcome: Outcome) -> bool:
+    """Return False if the masters refused the lock `name`; raise `QuorumError` if too few masters answered."""
+    if isinstance(outcome, NoQuorum):
+        raise quorum_error(name, outcome.failures, spec.quorum, outcome.answered)
+    return False
+
+
+def timeout_error(name: str, timeout: float, outcome: Outcome) -> AcquireTimeoutError:
+    """Return the error for a block that a caller could not enter within `timeout` seconds."""
+    holder, ahead = (None, 0) if isinstance(outcome, Grant | NoQuorum) else (outcome.holder, outcome.ahead)
+    why = f"{holder} had it" if holder else "it was the turn of others"
+    # A free lock has a `lease_left` of 0.
+    if isinstance(outcome, Refused) and not holder and outcome.lease_left:
+        why = "another program had its key"
+    return AcquireTimeoutError(
+        f"{name!r} could not be acquired within {timeout} s: at the last look {why}, and {ahead} waited ahead",
+        lock=name,
+        timeout=timeout,
+        holder=holder,
+        ahead=ahead,
+    )
+
+
+def too_few(name: str, spec: LockSpec, failures: list[Failure]) -> QuorumError:
+    """Return the error for a renewal that no quorum has confirmed."""
+    return quorum_error(name, failures, spec.quorum, len(spec.masters) - len(failures))
+
+
+def too_little(hold: Hold, left: float, seconds: float) -> LockLostError:
+    """Return the error for a hold that is valid, but for less than `seconds` more."""
+    return LockLostError(
+        f"the hold of {hold.keys.name!r} is valid for {left:.3f} s more, not for {seconds:.3f} s: extend it first",
+        lock=hold.keys.name,
+        token=hold.token,
+        reason="less left than asked",
+    )
 
 
 def quorum_error(

@@ -24,6 +24,7 @@ NODE_TIMEOUT_SECONDS_MAX = 1.0
 FLOAT_MAX = sys.float_info.max
 POLL_SECONDS_MAX = 86400.0  # `poll` refuses more than about 24 days
 MIN_REPLICAS_MAX = 2**31 - 1  # WAIT accepts more, but keeps the number in an int of 32 bits
+NAMES_MAX = 64  # of one multi-lock
 GUARD_FACTOR = 1.02  # the excess allows for clocks that run at different rates
 
 Handoff = Literal["grant", "wake"]
@@ -383,6 +384,21 @@ def check_utf8(option: str, value: str) -> None:
         value.encode()
     except UnicodeEncodeError:
         raise wrong(option, value, "text that has a UTF-8 form") from None
+
+
+def check_names(names: object) -> list[str]:
+    """Return the names for a multi-lock, each once, in the order of their bytes; or raise an error.
+
+    Raises:
+        TypeError: `names` is a str, or not iterable; or one of them is not a str.
+        ConfigurationError: there is none, or more than `NAMES_MAX`; or one can't be the name of a lock.
+    """
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise TypeError(f"lock_all takes several names, such as a list of str, not {type(names).__name__}: {names!r}")
+    different = sorted({check_name(name) for name in names}, key=str.encode)
+    if not 1 <= len(different) <= NAMES_MAX:
+        raise wrong("names", len(different), f"from 1 to {NAMES_MAX} names")
+    return different
 
 
 def check_name(name: object) -> str:

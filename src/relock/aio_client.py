@@ -1,7 +1,7 @@
 """Client for tasks of event loops: makes their locks, and asks the masters about locks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -27,9 +27,13 @@ from relock._runtime.aio.on_loop import OnLoop
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.net.parse import Nodes
 from relock._runtime.session.session import Session
+from relock._statistics import Statistics
 from relock._synchronized import check_template, coroutine_decorator
 from relock.aio_lock import AsyncLock, awaited
-from relock.client import Client, Statistics
+from relock.client import Client
+
+if TYPE_CHECKING:
+    from relock.aio_multi_lock import AsyncMultiLock
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -189,6 +193,29 @@ class AsyncClient:
         check_flag("cancel_on_lost", cancel_on_lost)
         self._call_on_loop(options, "on_lost")
         return AsyncLock(self, self._client._spec_of(name, **options), cancel_on_lost=cancel_on_lost)
+
+    @lists(LockArguments)
+    def lock_all(
+        self, names: Iterable[str], *, cancel_on_lost: bool = False, **options: Unpack[LockArguments]
+    ) -> "AsyncMultiLock":
+        """Return one lock for several names: it takes all of them or none; send nothing.
+
+        Args:
+            names: from 1 to 64 different names, each as for `lock`. Their order makes no difference.
+            cancel_on_lost: as for `lock`; if any of the holds is lost.
+            options: as for `lock`; each lock has them. ``timeout`` is the longest wait for all locks together. If
+                several holds are lost, ``on_lost`` is called for the first one only.
+
+        Raises:
+            TypeError: an argument of a wrong type, such as a single str for the names; an unknown option.
+            ConfigurationError: a value that can't work.
+        """
+        from relock.aio_multi_lock import AsyncMultiLock
+
+        check_lock_keywords("lock_all", options)
+        check_flag("cancel_on_lost", cancel_on_lost)
+        self._call_on_loop(options, "on_lost")
+        return AsyncMultiLock(self, self._client._multi_spec_of(names, **options), cancel_on_lost=cancel_on_lost)
 
     def synchronized(
         self, template: str, *, cancel_on_lost: bool = False, **lock_options: Unpack[LockArguments]

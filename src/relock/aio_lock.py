@@ -5,16 +5,17 @@ import sys
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never, ParamSpec, Protocol, Self, TypeVar
 
-from relock._core.call_record import CallRecord, OvertakenError
+from relock._core.call_record import CallFlow, CallRecord, OvertakenError
+from relock._core.calls import Calls
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Outcome
 from relock._core.renewal import confirm_lease, renew_now
 from relock._errors import RelockError
-from relock._holding import HasSession, Holding
+from relock._holding import Handle, HasSession, Holding, too_few, too_little
 from relock._options import called_as, check_keywords, check_seconds
 from relock._owner import Owner
 from relock._runtime.aio.foreground import Foreground, current_task
@@ -105,27 +106,20 @@ class AsyncLockClient(HasSession, Protocol):
         """End any hold of the lock `name`."""
 
 
-class AsyncLock(Holding):
-    """Distributed lock for tasks: reentrant, fair, renewed while its owner lives. Made by `AsyncClient.lock`.
+class AsyncDoor(Handle):
+    """Door for tasks: takes and gives back a lock, or several as one.
 
-    A hold belongs to the task that *calls* `acquire`, or to ``owner=``; all lock objects of one client with the same
-    name and owner share it. So ``asyncio.wait_for(lock.acquire(), 5)`` gives it to the caller. A child task is another
-    owner than its parent, and waits for it.
-
-    A cancelled `acquire` leaves nothing behind, and a cancelled `release` is carried out. In a callback, which is no
-    task, each member that concerns the caller's hold raises `RuntimeError`, unless the lock has an ``owner=``.
-
-    A holder that was paused past its lease may notice only after another owner has the lock. Call `ensure` before an
-    action that must not happen twice, and check the `token` where the action takes effect.
+    Attributes:
+        _acquiring: returns the flow of an acquire.
+        _releasing: returns the flow of a release.
     """
 
-    __slots__ = ("_loss_hooks",)
+    __slots__ = ()
 
     _client: AsyncLockClient
-
-    def __init__(self, client: AsyncLockClient, spec: LockSpec, *, cancel_on_lost: bool) -> None:
-        super().__init__(client, spec)
-        self._loss_hooks = LossHooks() if cancel_on_lost else None
+    _loss_hooks: LossHooks | None
+    _acquiring: ClassVar[Callable[..., CallFlow[Any]]]
+    _releasing: ClassVar[Callable[..., CallFlow[None]]]
 
     def _who(self) -> Owner:
         return self._named_owner or current_task() or self._refuse_outside_task()
@@ -181,7 +175,7 @@ class AsyncLock(Holding):
         while True:
             record, session = CallRecord(), foreground.session
             try:
-                flow = foreground.calls.acquire(record, self._spec, who, until)
+                flow = self._acquiring(foreground.calls, record, self._spec, who, until)
                 outcome: Outcome | None = await foreground.run(flow, record, until)
                 if session.pending_warnings:
                     session.raise_pending_warnings()
@@ -220,7 +214,7 @@ class AsyncLock(Holding):
 
     def _release_later(self, who: Owner) -> None:
         """Have a level given back in the background, for a release that was cancelled before it began."""
-        self._client._session.interrupted_of_tasks.undo_release(CallRecord(), self.name, who, 1)
+        self._client._session.interrupted_of_tasks.undo_release(CallRecord(), self._spec, who, 1)
 
     async def _release(self, who: Owner) -> None:
         record, session = CallRecord(), self._client._session
@@ -229,15 +223,15 @@ class AsyncLock(Holding):
             return
         try:
             foreground = self._client._foreground()
-            await foreground.run(foreground.calls.release(record, self.name, who), record)
+            await foreground.run(self._releasing(foreground.calls, record, self._spec, who), record)
         except BaseException as error:
             if not record.is_overtaken:
                 self._undo_release(record, who, error)
             elif isinstance(error, OvertakenError):
-                if record.hold is None:  # else the undo of the overtaken call carries the release out
+                if not record.has_begun:  # else the undo of the overtaken call carries the release out
                     await self._release(who)
                 return
-            elif record.hold is None:
+            elif not record.has_begun:
                 self._undo_release(CallRecord(), who, error)
             raise
         if session.pending_warnings:
@@ -249,18 +243,16 @@ class AsyncLock(Holding):
         if isinstance(error, RelockError):
             interrupted.fail(record)
         else:
-            interrupted.undo_release(record, self.name, who, 1)
+            interrupted.undo_release(record, self._spec, who, 1)
 
     def _release_of_closed_client(self, record: CallRecord, who: Owner) -> None:
         """Release a level in the background, if the session is still open: the closed client sends no requests."""
         session = self._client._session
-        hold = session.holds.get((self.name, who.key))
-        if hold is None or hold.count == 0:
-            raise session.holds.not_owned(self.name, who)
         try:
-            session.check_valid(hold)
+            for name in self._names:
+                session.check_valid(self._held_of(name, who))
         finally:
-            session.interrupted_of_tasks.undo_release(record, self.name, who, 1)
+            session.interrupted_of_tasks.undo_release(record, self._spec, who, 1)
 
     async def __aenter__(self) -> Self:
         """Take the lock, waiting for the lock's own ``timeout=`` at most.
@@ -273,7 +265,7 @@ class AsyncLock(Holding):
         who = self._who()
         await self._take(who, self._longest, must=True)
         if self._loss_hooks is not None:
-            self._loss_hooks.add(self._client._session.holds.get((self.name, who.key)))
+            self._loss_hooks.add(self._holds_of(who))
         return self
 
     async def __aexit__(
@@ -290,8 +282,7 @@ class AsyncLock(Holding):
             NotOwnedError: the body released more than it acquired, or another task has entered the block.
         """
         who = self._who()
-        holds = self._client._session.holds
-        hook = None if self._loss_hooks is None else self._loss_hooks.remove(holds.get((self.name, who.key)))
+        hook = None if self._loss_hooks is None else self._loss_hooks.remove(self._holds_of(who))
         try:
             is_cancelled_by_us = hook is not None and await hook.end(error)
         except BaseException:  # another cancellation came as well
@@ -314,6 +305,31 @@ class AsyncLock(Holding):
         __exit__ = __enter__  # Python looks both up before it calls `__enter__`
 
     # Asking the masters ---------------------------------------------------------------------------------------------
+
+
+class AsyncLock(AsyncDoor, Holding):
+    """Distributed lock for tasks: reentrant, fair, renewed while its owner lives. Made by `AsyncClient.lock`.
+
+    A hold belongs to the task that *calls* `acquire`, or to ``owner=``; all lock objects of one client with the same
+    name and owner share it. So ``asyncio.wait_for(lock.acquire(), 5)`` gives it to the caller. A child task is another
+    owner than its parent, and waits for it.
+
+    A cancelled `acquire` leaves nothing behind, and a cancelled `release` is carried out. In a callback, which is no
+    task, each member that concerns the caller's hold raises `RuntimeError`, unless the lock has an ``owner=``.
+
+    A holder that was paused past its lease may notice only after another owner has the lock. Call `ensure` before an
+    action that must not happen twice, and check the `token` where the action takes effect.
+    """
+
+    __slots__ = ("_loss_hooks",)
+
+    _client: AsyncLockClient
+    _acquiring = staticmethod(Calls.acquire)
+    _releasing = staticmethod(Calls.release)
+
+    def __init__(self, client: AsyncLockClient, spec: LockSpec, *, cancel_on_lost: bool) -> None:
+        super().__init__(client, spec)
+        self._loss_hooks = LossHooks() if cancel_on_lost else None
 
     def ensure(self, seconds: float = 0.0) -> Coroutine[Any, Any, int]:
         """Check, usually without I/O, that the caller's hold is valid for `seconds` more.
@@ -343,7 +359,7 @@ class AsyncLock(Holding):
         if left < seconds and hold.is_short:
             left = await self._client._foreground().run(confirm_lease(session, hold))
         if left < seconds:
-            raise self._too_little(hold, left, seconds)
+            raise too_little(hold, left, seconds)
         return hold.token
 
     def extend(self, ttl: float | None = None) -> Coroutine[Any, Any, float]:
@@ -370,7 +386,7 @@ class AsyncLock(Holding):
         session = self._client._session
         failures = await self._client._foreground().run(renew_now(session, hold, ttl))
         if failures is not None:
-            raise self._too_few(failures)
+            raise too_few(self.name, self._spec, failures)
         return hold.remaining(session.clock())
 
     @awaited

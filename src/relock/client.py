@@ -3,17 +3,17 @@
 import logging
 import os
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Never, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Never, ParamSpec, Self, TypeVar, Unpack
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.inspect import LockInfo
 from relock._core.info import one_server, shared_servers
-from relock._core.lock_spec import LockSpec
+from relock._core.lock_spec import LockSpec, MultiSpec
 from relock._errors import ConfigurationError, RelockWarning
 from relock._holding import quorum_error
 from relock._keys import glob_filter, lock_keys, name_of, scan_pattern
@@ -26,6 +26,7 @@ from relock._options import (
     check_lock_keywords,
     check_lock_options,
     check_name,
+    check_names,
     check_utf8,
     lists,
     plain,
@@ -40,8 +41,12 @@ from relock._runtime.net.parse import Nodes, parse_nodes, warning_of_number
 from relock._runtime.platform import Platform
 from relock._runtime.session import closing
 from relock._runtime.session.session import Session
+from relock._statistics import Statistics, statistics_of
 from relock._synchronized import check_template, decorator
 from relock.lock import Lock
+
+if TYPE_CHECKING:
+    from relock.multi_lock import MultiLock
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -50,58 +55,6 @@ R = TypeVar("R")
 
 NAMES_PER_SCAN = 500
 _clients: "LiveSet[Client]" = LiveSet()
-
-
-@frozen
-class MasterState:
-    """State of one master, as a client knows it.
-
-    Attributes:
-        address: URL of the master, without a password.
-        version: the server's version, once connected.
-        down: why the master does not answer, or None.
-        vote_in: seconds until the master has a vote again; 0.0 if the master has one, as far as this client knows.
-        problems: faults of the master, in words.
-        connections: open connections of this client, also those of event loops, without subscriptions.
-        idle_connections: how many of these are not in use.
-    """
-
-    address: str
-    version: str
-    down: str | None
-    vote_in: float
-    problems: tuple[str, ...]
-    connections: int
-    idle_connections: int
-
-
-@frozen
-class Statistics:
-    """Counts of one client since it was made (or forked), and the state of its masters.
-
-    Attributes:
-        grants: outermost acquires that got the lock.
-        refusals: acquires that gave up because another owner has the lock, or a waiter's turn comes first.
-        waits: acquires that waited.
-        renewals: confirmed renewals of the watchdog.
-        losses: holds that were lost.
-        callbacks_dropped: calls of ``on_lost`` and ``on_event`` that were dropped, because one before them hangs.
-        records_dropped: log records of all clients of this process that were dropped in the same way.
-        held: holds at this moment.
-        waiting: waiters at this moment.
-        masters: state of each master.
-    """
-
-    grants: int
-    refusals: int
-    waits: int
-    renewals: int
-    losses: int
-    callbacks_dropped: int
-    records_dropped: int
-    held: int
-    waiting: int
-    masters: tuple[MasterState, ...]
 
 
 class Client:
@@ -187,6 +140,27 @@ class Client:
         if options:
             check_lock_keywords("lock", options)
         return Lock(self, self._spec_of(name, **options))
+
+    @lists(LockArguments)
+    def lock_all(self, names: Iterable[str], **options: Unpack[LockArguments]) -> "MultiLock":
+        """Return one lock for several names: it takes all of them or none; send nothing.
+
+        Args:
+            names: from 1 to 64 different names, each as for `lock`. Their order makes no difference.
+            options: as for `lock`; each lock has them. ``timeout`` is the longest wait for all locks together. If
+                several holds are lost, ``on_lost`` is called for the first one only.
+
+        Raises:
+            TypeError: an argument of a wrong type, such as a single str for the names; an unknown option.
+            ConfigurationError: a value that can't work.
+        """
+        from relock.multi_lock import MultiLock
+
+        check_lock_keywords("lock_all", options)
+        return MultiLock(self, self._multi_spec_of(names, **options))
+
+    def _multi_spec_of(self, names: Iterable[str], **given: Unpack[LockArguments]) -> MultiSpec:
+        return MultiSpec(tuple(self._spec_of(name, **given) for name in check_names(names)))
 
     def _spec_of(self, name: str, **given: Unpack[LockArguments]) -> LockSpec:
         """Return what the requests for a lock of this name have in common."""
@@ -336,20 +310,7 @@ class Client:
 
     def statistics(self) -> Statistics:
         """Return the counts so far, and the state of each master; no I/O."""
-        session = self._session
-        counters = session.counters
-        return Statistics(
-            grants=counters.grants,
-            refusals=counters.refusals,
-            waits=counters.waits,
-            renewals=counters.renewals,
-            losses=counters.losses,
-            callbacks_dropped=session.losses.dropped + session.events.dropped,
-            records_dropped=session.platform.log.dropped,
-            held=sum(hold.loss is None for hold in session.holds.copy().values()),
-            waiting=len(session.hubs.waiters()),
-            masters=tuple(_state_of(master, session.clock()) for master in session.masters),
-        )
+        return statistics_of(self._session)
 
     # The end --------------------------------------------------------------------------------------------------------
 
@@ -386,20 +347,6 @@ class Client:
         parents, self._session = self._session, Session(self._nodes, self._options, self._platform)
         self._session.closed = parents.closed
         closing.abandon_in_child(parents)
-
-
-def _state_of(master: Master, now: float) -> MasterState:
-    facts, pools = master.facts, [server.pool for server in master.servers]
-    of_calls = sum(pool.connections for pool in pools)
-    return MasterState(
-        address=facts.address,
-        version=facts.version,
-        down=facts.down,
-        vote_in=max(0.0, facts.vote_at - now),
-        problems=tuple(facts.problems.values()),
-        connections=of_calls + sum(pool.loop_connections for pool in pools),
-        idle_connections=min(sum(pool.idle_connections for pool in pools), of_calls),
-    )
 
 
 def _after_fork_in_child() -> None:

@@ -2,15 +2,17 @@
 
 import math
 import threading
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Never, Protocol, Self
 
-from relock._core.call_record import CallRecord
+from relock._core.call_record import CallFlow, CallRecord
+from relock._core.calls import Calls
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
 from relock._core.renewal import confirm_lease, renew_now
 from relock._errors import ConfigurationError, LockLostError, RelockError
-from relock._holding import HasSession, Holding
+from relock._holding import Handle, HasSession, Holding, too_few, too_little
 from relock._options import called_as, check_keywords, check_seconds
 from relock._owner import Owner
 
@@ -32,20 +34,18 @@ class LockClient(HasSession, Protocol):
         """End any hold of the lock `name`."""
 
 
-class Lock(Holding):
-    """Distributed lock: reentrant, fair, renewed while its owner lives. Made by `Client.lock`.
+class Door(Handle):
+    """Door for threads: takes and gives back a lock, or several as one.
 
-    This class stands in for `threading.RLock`: `acquire`, `release` and ``with`` behave alike, and a
-    `threading.Condition` takes it. A hold belongs to the calling thread, or to ``owner=``; all lock objects of one
-    client with the same name and owner share it.
-
-    A holder that was paused past its lease may notice only after another owner has the lock. Call `ensure` before an
-    action that must not happen twice, and check the `token` where the action takes effect.
+    Attributes:
+        _acquiring: returns the flow of an acquire.
+        _releasing: returns the flow of a release.
     """
 
     __slots__ = ()
 
-    _client: LockClient
+    _acquiring: ClassVar[Callable[..., CallFlow[Any]]]
+    _releasing: ClassVar[Callable[..., CallFlow[None]]]
 
     def _who(self) -> Owner:
         return self._named_owner or self._client._session.platform.who()
@@ -87,7 +87,8 @@ class Lock(Holding):
         try:
             try:
                 who = self._named_owner or session.platform.who()
-                outcome = session.run(session.calls.acquire(record, self._spec, who, session.clock() + limit))
+                until = session.clock() + limit
+                outcome = session.run(self._acquiring(session.calls, record, self._spec, who, until))
                 if session.pending_warnings:
                     session.raise_pending_warnings()
                 return outcome is None or self._refusal(outcome)
@@ -113,17 +114,18 @@ class Lock(Holding):
         session = self._client._session
         try:
             try:
-                session.run(session.calls.release(record, self.name, self._named_owner or session.platform.who()))
+                who = self._named_owner or session.platform.who()
+                session.run(self._releasing(session.calls, record, self._spec, who))
             except RelockError:
                 session.interrupted.fail(record)
                 raise
             except BaseException:
-                session.interrupted.undo_release(record, self.name, self._who(), 1)
+                session.interrupted.undo_release(record, self._spec, self._who(), 1)
                 raise
         except RelockError:
             raise
         except BaseException:
-            session.interrupted.undo_release_again(record, self.name, self._who(), 1)
+            session.interrupted.undo_release_again(record, self._spec, self._who(), 1)
             raise
         if self._client._session.pending_warnings:
             self._client._session.raise_pending_warnings()
@@ -141,7 +143,8 @@ class Lock(Holding):
         try:
             try:
                 who = self._named_owner or session.platform.who()
-                outcome = session.run(session.calls.acquire(record, self._spec, who, session.clock() + self._longest))
+                until = session.clock() + self._longest
+                outcome = session.run(self._acquiring(session.calls, record, self._spec, who, until))
                 if session.pending_warnings:
                     session.raise_pending_warnings()
                 if outcome is None or self._refusal(outcome):
@@ -172,19 +175,20 @@ class Lock(Holding):
         session = self._client._session
         try:
             try:
-                session.run(session.calls.release(record, self.name, self._named_owner or session.platform.who()))
+                who = self._named_owner or session.platform.who()
+                session.run(self._releasing(session.calls, record, self._spec, who))
             except RelockError:
                 session.interrupted.fail(record)
                 raise
             except BaseException:
-                session.interrupted.undo_release(record, self.name, self._who(), 1)
+                session.interrupted.undo_release(record, self._spec, self._who(), 1)
                 raise
         except RelockError as failure:
             if error is None or isinstance(error, GeneratorExit):
                 raise
             self._note_beside(error, failure)
         except BaseException:
-            session.interrupted.undo_release_again(record, self.name, self._who(), 1)
+            session.interrupted.undo_release_again(record, self._spec, self._who(), 1)
             raise
         if kind is None and self._client._session.pending_warnings:
             self._client._session.raise_pending_warnings()
@@ -198,6 +202,24 @@ class Lock(Holding):
             )
 
         __aexit__ = __aenter__  # Python looks both up before it calls `__aenter__`
+
+
+class Lock(Door, Holding):
+    """Distributed lock: reentrant, fair, renewed while its owner lives. Made by `Client.lock`.
+
+    This class stands in for `threading.RLock`: `acquire`, `release` and ``with`` behave alike, and a
+    `threading.Condition` takes it. A hold belongs to the calling thread, or to ``owner=``; all lock objects of one
+    client with the same name and owner share it.
+
+    A holder that was paused past its lease may notice only after another owner has the lock. Call `ensure` before an
+    action that must not happen twice, and check the `token` where the action takes effect.
+    """
+
+    __slots__ = ()
+
+    _client: LockClient
+    _acquiring = staticmethod(Calls.acquire)
+    _releasing = staticmethod(Calls.release)
 
     def ensure(self, seconds: float = 0.0) -> int:
         """Check, usually without I/O, that the caller's hold is valid for `seconds` more.
@@ -224,7 +246,7 @@ class Lock(Holding):
         if left < seconds and hold.is_short:
             left = session.run(confirm_lease(session, hold))
         if left < seconds:
-            raise self._too_little(hold, left, seconds)
+            raise too_little(hold, left, seconds)
         return hold.token
 
     # Asking the masters ---------------------------------------------------------------------------------------------
@@ -249,7 +271,7 @@ class Lock(Holding):
         session, hold = self._client._session, self._held()
         failures = session.run(renew_now(session, hold, ttl))
         if failures is not None:
-            raise self._too_few(failures)
+            raise too_few(self.name, self._spec, failures)
         return hold.remaining(session.clock())
 
     def locked(self) -> bool:
@@ -312,18 +334,18 @@ class Lock(Holding):
         count, record, session = hold.count, CallRecord(), self._client._session
         try:
             try:
-                session.run(session.calls.release(record, self.name, self._who(), levels=0))
+                session.run(session.calls.release(record, self._spec, self._who(), levels=0))
             except RelockError:
                 session.interrupted.fail(record)
                 raise
             except BaseException:
-                session.interrupted.undo_release(record, self.name, self._who(), 0)
+                session.interrupted.undo_release(record, self._spec, self._who(), 0)
                 raise
         except RelockError as error:
             if not isinstance(error, LockLostError):  # the next use of the lock reports a lost hold
                 raise
         except BaseException as error:  # even after an interrupt, the levels are given up
-            session.interrupted.undo_release_again(record, self.name, self._who(), 0)
+            session.interrupted.undo_release_again(record, self._spec, self._who(), 0)
             session.calls.lose_waited(hold, count, error)
             raise
         return hold, count

@@ -561,7 +561,7 @@ BUGS = [
     Bug(
         "a cancelled release is not carried out",
         "src/relock/aio_lock.py",
-        "        else:\n            interrupted.undo_release(record, self.name, who, 1)\n",
+        "        else:\n            interrupted.undo_release(record, self._spec, who, 1)\n",
         "",
         seed=2705,
     ),

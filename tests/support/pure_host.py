@@ -118,7 +118,7 @@ class PureHost(Host):
         return self.calls.acquire(record or CallRecord(), self.spec, JOB, 100.0)
 
     def release(self, record: CallRecord | None = None) -> CallFlow[None]:
-        return self.calls.release(record or CallRecord(), "a", JOB)
+        return self.calls.release(record or CallRecord(), self.spec, JOB)
 
     def take(self, levels: int) -> Hold:
         """Acquire so many levels."""

@@ -1,12 +1,13 @@
 """Notes of one call, made before anything is sent: an interrupt undoes the call from them."""
 
-from collections.abc import Generator
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
 
-from relock._core.book import HoldKey
+from relock._core.book import Book, HoldKey
 from relock._core.effects import Effect
 from relock._core.hold import Hold
-from relock._core.lock_spec import LockSpec
+from relock._core.lock_spec import LockSpec, MultiSpec
+from relock._owner import Owner
 
 # Between two looks at a gate: an interrupt may have kept the caller before from waking the next in line.
 LOOK_SECONDS = 1.0
@@ -24,11 +25,35 @@ class CallRecord:
     hold: Hold | None = None  # of a nested acquire, or a release
     count: int = 0  # the levels that this hold must have after an interrupt
     completed: tuple[Hold | None, int] | None = None  # set once the work is done: the hold and the levels to give back
+    due: tuple[Hold | None, int] | None = None  # of a release: the hold, and the levels that it owes in any case
     gate: Any = None  # the gate that the call is at, inside or in line: an `Admission`
     task: Any = None  # the task that awaits the call; None for a call of a thread
     deferred_release: Any = None  # the background work that releases levels for this call
     suspended: list[None] | None = None  # of a task's call: see `claim`
     is_overtaken: bool = False  # another caller of the same owner has undone the call
+    members: Sequence["CallRecord"] = ()  # of the calls that are parts of this one: a multi-lock has several members
+    whole: "CallRecord | None" = None  # the record of the call that this one is a part of
+
+    def part(self) -> Self:
+        """Return the record of a part of this call, which is claimed and undone with the whole."""
+        part = type(self)()
+        part.whole, part.task, part.suspended = self, self.task, self.suspended
+        return part
+
+    @property
+    def has_begun(self) -> bool:
+        """True if a release has noted what it gives back: then an undo carries the release out."""
+        return self.hold is not None or bool(self.members)
+
+    def owe(self, spec: "LockSpec | MultiSpec", holds: Book, who: Owner, levels: int) -> None:
+        """Note once that this call releases `levels` levels (0: all) of the owner's hold, or of each member's hold."""
+        if isinstance(spec, LockSpec):
+            self.due = self.due or (holds.get((spec.keys.name, who.key)), levels)
+        elif not self.members:
+            parts = [self.part() for _ in spec.members]
+            for part, member in zip(parts, spec.members, strict=True):
+                part.owe(member, holds, who, levels)
+            self.members = parts  # Note, then send
 
     def claim(self) -> bool:
         """Claim a suspended call of a task, to go on with it or to undo it; return whether this caller has got it.

@@ -295,14 +295,14 @@ class Calls:
 
     # Release --------------------------------------------------------------------------------------------------------
 
-    def release(self, record: CallRecord, name: str, who: Owner, *, levels: int = 1) -> CallFlow[None]:
+    def release(self, record: CallRecord, spec: LockSpec, who: Owner, *, levels: int = 1) -> CallFlow[None]:
         """Leave `levels` levels (0: all) of the caller's hold.
 
         Raises:
             NotOwnedError: the caller holds nothing.
             LockLostError: the hold was lost before.
         """
-        host = self._host
+        host, name = self._host, spec.keys.name
         hold = host.holds.get((name, who.key))
         if hold is None or hold.count == 0:
             raise host.holds.not_owned(name, who)

@@ -10,6 +10,7 @@ from relock._core.book import stand_in
 from relock._core.call_record import CallRecord
 from relock._core.hold import FOREVER, Hold
 from relock._core.host import Host
+from relock._core.lock_spec import LockSpec, MultiSpec
 from relock._core.tasks import GoOn
 from relock._owner import Owner
 
@@ -66,6 +67,10 @@ class Interrupted:
         A call that ended with an error of its own has left nothing, so then there is nothing to do. The gate is left
         last: the undo restores the old count, and so would overwrite the levels that another call took meanwhile.
         """
+        for part in reversed(record.members):
+            self.undo_acquire(part)
+        if record.due is not None and record.hold is None and record.completed is None:
+            record.completed = record.due
         if record.completed is not None:
             record.spec = record.hold = None
             self._give_back(record, *record.completed)
@@ -83,10 +88,17 @@ class Interrupted:
         try:
             self.undo_acquire(record)
         finally:
-            self._host.gates.leave(record)
+            self._leave_gates(record)
+
+    def _leave_gates(self, record: CallRecord) -> None:
+        for part in record.members:
+            self._host.gates.leave(part)
+        self._host.gates.leave(record)
 
     def fail(self, record: CallRecord) -> None:
         """Leave the gate after an error of the call's own, which needs no undo."""
+        for part in record.members:
+            self.fail(part)
         record.completed = None, 0
         self._host.gates.leave(record)
 
@@ -147,21 +159,20 @@ class Interrupted:
         self._deferred_releases.add(deferred)  # the gate refers to it only weakly
         deferred.put()
 
-    def undo_release(self, record: CallRecord, name: str, who: Owner, levels: int) -> None:
+    def undo_release(self, record: CallRecord, spec: LockSpec | MultiSpec, who: Owner, levels: int) -> None:
         """Have the background do what an interrupted release did not do.
 
         Even if an interrupt strikes in the last step of a ``with`` block, the caller no longer holds the lock.
         """
-        if record.hold is None and record.completed is None:
-            record.completed = self._host.holds.get((name, who.key)), levels
+        record.owe(spec, self._host.holds, who, levels)
         self.undo_acquire(record)
 
-    def undo_release_again(self, record: CallRecord, name: str, who: Owner, levels: int) -> None:
+    def undo_release_again(self, record: CallRecord, spec: LockSpec | MultiSpec, who: Owner, levels: int) -> None:
         """Finish an `undo_release` that another exception may have cut off, and leave the gate in any case."""
         try:
-            self.undo_release(record, name, who, levels)
+            self.undo_release(record, spec, who, levels)
         finally:
-            self._host.gates.leave(record)
+            self._leave_gates(record)
 
     def end_stand_in(self, hold: Hold) -> None:
         """End in the background the hold that stood in for the lost `hold`, whose last level is left."""

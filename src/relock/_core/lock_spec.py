@@ -117,6 +117,27 @@ class LockSpec:
         )
 
 
+@frozen(eq=False, repr=False)
+class MultiSpec:
+    """Common part of all requests for a multi-lock.
+
+    Attributes:
+        members: the specs of the locks, in the order of their names' bytes. All have the same options.
+    """
+
+    members: tuple[LockSpec, ...]
+
+    @property
+    def options(self) -> LockOptions:
+        """Options of each member."""
+        return self.members[0].options
+
+    @property
+    def masters(self) -> tuple[str, ...]:
+        """Addresses of the masters."""
+        return self.members[0].masters
+
+
 def lease_ms(ttl: float) -> int:
     """Return a ttl in whole milliseconds, never less than asked."""
     return math.ceil(ttl * 1000)

@@ -49,7 +49,7 @@ def test_an_interrupt_takes_nothing_from_the_next_caller_of_its_owner(kind: str,
     if call is PureHost.acquire:
         host.interrupted.undo_acquire(record)
     else:
-        host.interrupted.undo_release(record, "a", JOB, 1)
+        host.interrupted.undo_release(record, host.spec, JOB, 1)
     assert host.levels() == left + 1
     assert not host.gates._gates
 
@@ -82,7 +82,7 @@ def test_a_release_that_is_interrupted_on_its_way_in_takes_its_level_of_those_th
         return bool(enter(*words))
 
     host.gates.enter = enter_behind
-    host.interrupted.undo_release(record, "a", JOB, 1)
+    host.interrupted.undo_release(record, host.spec, JOB, 1)
     assert host.levels() == 1
 
 
@@ -90,7 +90,7 @@ def test_a_release_that_is_interrupted_and_can_not_come_in_gives_its_level_back_
     """Callers of the owner may be inside for longer than the interrupted one waits, and take a level meanwhile."""
     host = PureHost()
     go_on = nesting(host)
-    host.interrupted.undo_release(strike_on_its_way_in(host), "a", JOB, 1)
+    host.interrupted.undo_release(strike_on_its_way_in(host), host.spec, JOB, 1)
     go_on()
     assert host.levels() == 2
     host.go_on()
@@ -111,11 +111,11 @@ def test_a_deferred_release_gives_back_once_though_the_clean_up_that_began_it_is
         with monkeypatch.context() as patch:
             patch.setattr(host.interrupted, "_take_back", _strike)
             with pytest.raises(Interrupt):
-                host.interrupted.undo_release(record, "a", JOB, 1)
+                host.interrupted.undo_release(record, host.spec, JOB, 1)
         host.gates.leave(inside)
         host.go_on()
         assert host.levels() == 2
-    host.interrupted.undo_release_again(record, "a", JOB, 1)
+    host.interrupted.undo_release_again(record, host.spec, JOB, 1)
     host.gates.leave(inside)
     host.go_on()
     assert host.levels() == 2

@@ -1,6 +1,7 @@
 """Hooks that cancel the body of an ``async with`` when its hold is lost."""
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -68,17 +69,17 @@ class LossHook:
 class LossHooks(dict["asyncio.Task[Any]", list[LossHook]]):
     """Hooks of the tasks that are inside the blocks of one lock: for each task, that of the innermost block last."""
 
-    def add(self, hold: Hold | None) -> None:
-        """Have the block that the running task has just entered cancelled when `hold` is lost."""
+    def add(self, holds: Iterable[Hold]) -> None:
+        """Have the block that the running task has just entered cancelled when one of `holds` is lost."""
         hook = LossHook()
         self.setdefault(hook.task, []).append(hook)
-        if hold is not None:
+        for hold in holds:
             hold.loss_hooks.append(hook.lost)
             if hold.loss is not None:  # Mark, then look: the hold may have been lost before it had the hook
                 hook.lost(hold.loss)
 
-    def remove(self, hold: Hold | None) -> LossHook | None:
-        """Return the hook of the innermost block of the running task, which `hold` tells no more; None without one."""
+    def remove(self, holds: Iterable[Hold]) -> LossHook | None:
+        """Return the hook of the innermost block of the running task, which `holds` tell no more; None without one."""
         loop = running_loop()
         task: Any = None if loop is None else asyncio.current_task(loop)  # a body may be closed after its loop was
         hooks = self.get(task)
@@ -87,7 +88,7 @@ class LossHooks(dict["asyncio.Task[Any]", list[LossHook]]):
         hook = hooks.pop()
         if not hooks:
             del self[task]
-        if hold is not None:
+        for hold in holds:
             with suppress(ValueError):
                 hold.loss_hooks.remove(hook.lost)
         return hook

@@ -160,8 +160,9 @@ class Session(Driver):
         self.janitor.hand(GoOn(partial(self._overtake, record)))
 
     def _overtake(self, record: CallRecord) -> None:
+        record = record.whole or record
         if record.claim():  # Claim, then act
-            for owner in record.owners[:1]:
+            for owner in [owner for one in (record, *record.members) for owner in one.owners[:1]]:
                 self.hubs.look_again(owner)  # wake the task, which must begin its call anew when the loop turns
                 with suppress(RuntimeError):  # the loop is closed
                     record.task.get_loop().call_soon_threadsafe(self._end_wait, owner)

@@ -1,0 +1,89 @@
+"""Counts of a client, and the state of its masters, for `Client.statistics`."""
+
+from attrs import frozen
+
+from relock._runtime.masters.master import Master
+from relock._runtime.session.session import Session
+
+
+@frozen
+class MasterState:
+    """State of one master, as a client knows it.
+
+    Attributes:
+        address: URL of the master, without a password.
+        version: the server's version, once connected.
+        down: why the master does not answer, or None.
+        vote_in: seconds until the master has a vote again; 0.0 if the master has one, as far as this client knows.
+        problems: faults of the master, in words.
+        connections: open connections of this client, also those of event loops, without subscriptions.
+        idle_connections: how many of these are not in use.
+    """
+
+    address: str
+    version: str
+    down: str | None
+    vote_in: float
+    problems: tuple[str, ...]
+    connections: int
+    idle_connections: int
+
+
+@frozen
+class Statistics:
+    """Counts of one client since it was made (or forked), and the state of its masters.
+
+    Attributes:
+        grants: outermost acquires that got the lock.
+        refusals: acquires that gave up because another owner has the lock, or a waiter's turn comes first.
+        waits: acquires that waited.
+        renewals: confirmed renewals of the watchdog.
+        losses: holds that were lost.
+        callbacks_dropped: calls of ``on_lost`` and ``on_event`` that were dropped, because one before them hangs.
+        records_dropped: log records of all clients of this process that were dropped in the same way.
+        held: holds at this moment.
+        waiting: waiters at this moment.
+        masters: state of each master.
+    """
+
+    grants: int
+    refusals: int
+    waits: int
+    renewals: int
+    losses: int
+    callbacks_dropped: int
+    records_dropped: int
+    held: int
+    waiting: int
+    masters: tuple[MasterState, ...]
+
+
+def statistics_of(session: Session) -> Statistics:
+    """Return the counts so far, and the state of each master; no I/O."""
+    counters = session.counters
+    return Statistics(
+        grants=counters.grants,
+        refusals=counters.refusals,
+        waits=counters.waits,
+        renewals=counters.renewals,
+        losses=counters.losses,
+        callbacks_dropped=session.losses.dropped + session.events.dropped,
+        records_dropped=session.platform.log.dropped,
+        held=sum(hold.loss is None for hold in session.holds.copy().values()),
+        waiting=len(session.hubs.waiters()),
+        masters=tuple(_state_of(master, session.clock()) for master in session.masters),
+    )
+
+
+def _state_of(master: Master, now: float) -> MasterState:
+    facts, pools = master.facts, [server.pool for server in master.servers]
+    of_calls = sum(pool.connections for pool in pools)
+    return MasterState(
+        address=facts.address,
+        version=facts.version,
+        down=facts.down,
+        vote_in=max(0.0, facts.vote_at - now),
+        problems=tuple(facts.problems.values()),
+        connections=of_calls + sum(pool.loop_connections for pool in pools),
+        idle_connections=min(sum(pool.idle_connections for pool in pools), of_calls),
+    )
