@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -95,6 +96,32 @@ def test_the_usual_calls_go_straight_to_their_nodes(
         with client.lock(one), client.lock(one):
             assert cluster.owner(one).cli("HVALS", key(one)) == [b"2"]
     assert asked == []
+
+
+def test_a_call_for_several_locks_keeps_no_connection_while_it_waits_for_another_node(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    """With one connection to each node, two such calls could otherwise wait for each other."""
+    client = connect(cluster.url, max_connections=1, node_timeout=10)
+    lock = client.lock_all(one_name_each(cluster, name))
+    with lock:
+        assert len(lock.names) == 3
+    panel: Any = client._session.panel
+    pools = [panel._slots[slot_of(one)].pool for one in lock.names]
+
+    def take() -> None:
+        with lock:
+            pass
+
+    for busy in pools:
+        connection = busy.check_out(client._session.clock())
+        assert connection is not None
+        thread = threading.Thread(target=take)
+        thread.start()
+        until(partial(bool, busy.line.waiting), within=10, what="the call waits for the connection")
+        until(lambda: sum(pool.idle_connections for pool in pools) == 2, within=5, what="it keeps none to other nodes")
+        busy.give_back(connection, client._session.clock())
+        thread.join()
 
 
 def test_each_node_has_as_many_connections_as_there_may_be_and_knows_whose_they_are(

@@ -120,8 +120,8 @@ class FanOut:
         for a request that cleans up, the server counts as a master that does not answer. Renewals, undos and heartbeats
         are no calls (`is_call`): they may use extra connections, and never wait for one.
 
-        On a Cluster, a request that is no call may go to several nodes at once. A call is about one lock, which is on
-        one node. So no call has a connection to one node while it waits in line for another node.
+        On a Cluster, a request may go to several nodes at once. No call has a connection to one node while it waits in
+        line for another node: two calls might wait for each other.
         """
         way, now = self._panel.route(asked, strict=strict), self._clock()
         while parts := way.parts(now):
@@ -136,16 +136,20 @@ class FanOut:
             except ConfigurationError:
                 self._give_back(legs)
                 raise
-            for leg in legs:
-                self._read(leg)
-            return self._give_back(legs)
+            return self._finish(legs)
         except BaseException:  # an interrupt: close the connections, so that their replies reach no other request
             for connection in [connection for leg in legs for connection in leg.connections]:
                 connection.close()
             self._bundles.clear()  # a bundle must not keep alive a connection that was just taken out of its leg
             raise
 
-    def _write(self, legs: Iterable[Leg]) -> None:
+    def _finish(self, legs: Collection[Leg]) -> float:
+        """Read the replies to what these have sent, and put the connections back."""
+        for leg in legs:
+            self._read(leg)
+        return self._give_back(legs)
+
+    def _write(self, legs: Collection[Leg]) -> None:
         """Write to all masters that are connected, and then connect to the others and write to them."""
         lacking = []
         for leg in legs:
@@ -156,6 +160,8 @@ class FanOut:
             else:
                 lacking.append(leg)
         for i, leg in enumerate(lacking):
+            if leg.is_call:
+                self._finish([other for other in legs if other is not leg])
             if i and self._clock() >= leg.round.until:  # the legs before took all the time
                 leg.do_without(leg.unconnected)
             else:
