@@ -101,7 +101,7 @@ def test_the_usual_calls_go_straight_to_their_nodes(
 def test_a_call_for_several_locks_keeps_no_connection_while_it_waits_for_another_node(
     cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
-    """With one connection to each node, two such calls could otherwise wait for each other."""
+    """Two such calls, with one connection to each node, could otherwise wait for each other."""
     client = connect(cluster.url, max_connections=1, node_timeout=10)
     lock = client.lock_all(one_name_each(cluster, name))
     with lock:
