@@ -17,7 +17,7 @@ from support.servers import Server
 from support.until import until
 
 import relock
-from relock import Client, LockLostError, Loss, QuorumError
+from relock import AcquireTimeoutError, Client, LockLostError, Loss, QuorumError
 from relock._servers.starting import freeze
 
 SLACK = 3.0  # for a busy machine; a broken promise takes longer than that, or has no end
@@ -266,3 +266,85 @@ def test_14_locks_of_other_libraries_are_respected(server: Server, client: Clien
     assert lock.acquire(timeout=10)
     assert time.monotonic() - begin < 3.2 + SLACK
     assert not server.cli("SET", "lock:{a}", "theirs", "NX")
+
+
+def test_20_opposite_orders_are_no_deadlock(server: Server) -> None:
+    """Each thread names the locks in an order of its own; in a circle, all would wait until their timeouts."""
+    orders = (["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"])
+    inside, seen = 0, []
+    failures: list[BaseException] = []
+
+    def work(client: Client, names: list[str]) -> None:
+        nonlocal inside
+        try:
+            for _ in range(10):
+                with client.lock_all(names, timeout=20):
+                    inside += 1
+                    seen.append(inside)
+                    time.sleep(0.001)
+                    inside -= 1
+        except BaseException as error:
+            failures.append(error)
+
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(Client(server.url)) for _ in orders]
+        threads = [
+            threading.Thread(target=work, args=pair) for pair in zip(clients, orders, strict=True) for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert not failures
+    assert seen == [1] * 60
+
+
+def test_20_all_locks_or_none(client: Client) -> None:
+    other = client.lock("b", owner="somebody else")
+    other.acquire()
+    kept = client.lock("a")
+    kept.acquire()
+    lock = client.lock_all(["c", "b", "a"], timeout=0.2)
+    assert lock.acquire() is False
+    with pytest.raises(AcquireTimeoutError) as caught, lock:
+        pass
+    assert caught.value.lock == "b"
+    assert (kept.hold_count, client.info("c").held) == (1, False)
+    other.release()
+    with lock:
+        assert (lock.hold_count, kept.hold_count) == (1, 2)
+    kept.release()
+    assert not lock.locked()
+
+
+def test_20_one_lost_hold_is_a_lost_whole(client: Client) -> None:
+    losses: list[Loss] = []
+    lock = client.lock_all(["a", "b"], on_lost=losses.append)
+    lock.acquire()
+    client.force_release("a")
+    with pytest.raises(LockLostError):
+        lock.extend()
+    assert (lock.owned(), lock.lost, lock.tokens) == (False, True, {"a": None, "b": None})
+    with pytest.raises(LockLostError):
+        lock.ensure()
+    assert client.lock("b").owned()
+    client.force_release("b")
+    with pytest.raises(LockLostError):
+        client.lock("b").extend()
+    with pytest.raises(LockLostError):
+        lock.release()
+    client.close()  # tells what is left to tell
+    until(lambda: losses, within=10, what="the callback")
+    assert [loss.lock for loss in losses] == ["a"]
+
+
+def test_20_a_release_frees_all_whatever_one_of_them_says(client: Client) -> None:
+    lock = client.lock_all(["a", "b", "c"])
+    lock.acquire()
+    client.force_release("b")
+    with pytest.raises(LockLostError) as caught:
+        lock.release()
+    assert caught.value.lock == "b"
+    assert not lock.locked()
+    with lock:
+        assert not lock.lost
