@@ -62,6 +62,12 @@ CONTROLS = {
     "holds of tasks that their loop renews": Control(
         evolve(LOOPED, long=0.0, weakened="threads that renew for tasks"), ("loop blocked by a holder",), shows="kept"
     ),
+    "several locks in the caller's order": Control(
+        evolve(PLAN, threads=2, locks=2, long=0.0, several=1.0, weakened="names in one order"),
+        ("SCRIPT FLUSH",),
+        shows="deadlock",
+        seconds=2.0,
+    ),
     "log handlers on the spot": Control(
         evolve(PLAN, threads=3, locks=3, long=0.3, weakened="a thread for the log"),
         ("output that nobody reads",),

@@ -44,6 +44,7 @@ class FieldPlan:
         has_replicas: whether each master has a replica, which may take its place behind the same address.
         caches: the number of entries that each cache of a worker may have; None for relock's own bound.
         has_loops: whether the workers of every other process are tasks of an event loop.
+        several: the part of the turns in which a worker takes two locks at once.
     """
 
     masters: int
@@ -63,6 +64,7 @@ class FieldPlan:
     has_replicas: bool = False
     caches: int | None = None
     has_loops: bool = True
+    several: float = 0.0
     weakened: str | None = None
 
 
@@ -203,6 +205,7 @@ class Field:
             think=self.plan.think,
             long=self.plan.long,
             tries=self.plan.tries,
+            several=self.plan.several,
             caches=self.plan.caches,
             has_loop=self.plan.has_loops and number % 2 == 0,
             weakened=self.plan.weakened,

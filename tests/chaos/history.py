@@ -37,11 +37,11 @@ class Recorder:
         """Write one line. Appending is one system call, so lines of several threads don't mix."""
         os.write(self._file, _encode({"event": event, **what}).encode() + b"\n")
 
-    def call(self, thread: int, lock: str, kind: Kind, level: int) -> int:
+    def call(self, thread: int, lock: str, kind: Kind, level: int, **what: Any) -> int:
         """Note that a call begins; return its number."""
         number = next(self._numbers)
         worker = f"p{self.process}.t{thread}"
-        self.write("call", number=number, worker=worker, lock=lock, kind=kind, level=level, at=clock())
+        self.write("call", number=number, worker=worker, lock=lock, kind=kind, level=level, at=clock(), **what)
         return number
 
     def returned(self, number: int, at: float, outcome: Outcome, **what: Any) -> None:

@@ -50,6 +50,7 @@ class Episode:
 
 SHAPES: dict[str, dict[str, Any]] = {
     "crowded": {"locks": 3, "long": 0.01},  # all workers want the same locks, and every fault may strike
+    "several": {"locks": 4, "long": 0.01, "several": 0.5},  # the same, and half of the turns take two locks at once
     "busy": {"locks": 48, "crowd": 0.2, "think": 0.0005, "long": 0.001, "is_direct": True},  # many short holds
     "moving": {"locks": 3, "long": 0.02, "has_replicas": True, "caches": 8},  # masters change places with replicas
     "unguarded": {"locks": 3, "long": 0.02, "has_replicas": True, "guard": 0.0},  # moves that lose no grant

@@ -30,6 +30,7 @@ class Operation:
         count: the hold count after the call; None if the hold was lost before the worker could look.
         until: of an outermost acquire: until when its worker believed in the hold: the last deadline (D) that it saw.
         killed: of an outermost acquire: the time of the last event of a worker that was killed in its hold.
+        others: of an outermost acquire: the other locks that the same call takes, by `lock_all`.
     """
 
     number: int
@@ -44,6 +45,12 @@ class Operation:
     count: int | None = 0
     until: float = FOREVER
     killed: float = FOREVER
+    others: Sequence[str] = ()
+
+    @property
+    def may_hold_unseen(self) -> bool:
+        """Return whether the call may have the lock before it returns: it waits for another lock meanwhile."""
+        return self.kind == "acquire" and self.lock < max(self.others, default="")
 
     @property
     def is_grant(self) -> bool:

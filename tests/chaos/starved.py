@@ -1,4 +1,7 @@
-"""Detection of workers that wait while workers that came later are served, again and again."""
+"""Detection of workers that wait while workers that came later are served, again and again.
+
+A call for several locks has no place in a queue for all of them: others may overtake it.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +20,7 @@ def starved(operations: Sequence[Operation], blows: Sequence[Blow], stall: float
 def _starved(operations: Sequence[Operation], blows: Sequence[Blow], longest: float, end: float) -> Iterator[str]:
     for one in operations:
         waited = min(one.returned, max(end, one.called)) - one.called - _stopped(one, blows)
-        if one.kind != "acquire" or one.level or one.outcome == "unknown" or waited <= longest:
+        if one.kind != "acquire" or one.level or one.others or one.outcome == "unknown" or waited <= longest:
             continue
         overtaken = sum(_overtakes(other, one) for other in operations)
         if overtaken > OVERTAKEN_MAX:

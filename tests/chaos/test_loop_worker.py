@@ -12,8 +12,9 @@ from chaos.checker import check, check_told
 from chaos.history import Reader, grants
 from chaos.loop_worker import LoopProcess, TaskTurns
 from chaos.resource import Store
-from chaos.turns import run_here
+from chaos.turns import is_about, run_here
 from chaos.worker import Job
+from relock import LockLostError
 
 SOON = 60.0  # seconds; bounds a failure
 
@@ -25,8 +26,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
-@pytest.fixture
-def process(server: Server, store: Store, tmp_path: Path) -> Iterator[LoopProcess]:
+@pytest.fixture(params=[0.0])
+def process(server: Server, store: Store, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LoopProcess]:
     made = LoopProcess(
         Job(
             process=1,
@@ -43,6 +44,7 @@ def process(server: Server, store: Store, tmp_path: Path) -> Iterator[LoopProces
             think=0.002,
             long=0.0,
             tries=0.15,
+            several=request.param,
             has_loop=True,
         )
     )
@@ -54,6 +56,7 @@ def entered(store: Store) -> int:
     return sum(store.entries.values())
 
 
+@pytest.mark.parametrize("process", [0.0, 0.5], indirect=True, ids=["one lock", "some take two locks"])
 def test_tasks_go_on_after_their_loop_has_ended_and_all_they_did_is_in_order(
     process: LoopProcess, store: Store, tmp_path: Path
 ) -> None:
@@ -131,3 +134,9 @@ def test_the_turns_of_a_thread_never_suspend() -> None:
     run_here(does_not())
     with pytest.raises(AssertionError, match="waits for a loop"):
         run_here(suspends())
+
+
+def test_a_release_of_several_locks_says_which_were_lost() -> None:
+    error = LockLostError("lost", lock="a", token=1, reason="forgotten")
+    error.add_note("relock: 'b' was lost")
+    assert [name for name in ("a", "b", "c") if is_about(error, name)] == ["a", "b"]

@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from chaos.field import Blow, FieldPlan
-from chaos.records import FOREVER, History, Operation
+from chaos.records import FOREVER, History, Operation, Outcome
 from chaos.results import Run, added, commit, load, save
 from chaos.verdict import Finding, judge, summary
 
@@ -218,3 +218,39 @@ def test_what_is_tested_is_named_with_a_mark_if_it_was_changed(tmp_path: Path) -
 
 def test_a_control_that_is_not_noticed_is_bad() -> None:
     assert not Run("7", {}, {"no guard": []}).is_good
+
+
+def of_two(number: int, called: float, returned: float, outcome: Outcome = "refused") -> list[Operation]:
+    """Return the calls of a worker's `lock_all` of "a" and "b"."""
+    one = Operation(number, f"p{number}.t0", "a", "acquire", called, returned, outcome, token=number, others=("b",))
+    return [one, evolve(one, number=number + 1, lock="b", others=("a",))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_deadlock"),
+    [({}, True), ({"granted": True}, False), ({"struck": 20.0}, False), ({"waited": 20.0}, False)],
+)
+def test_a_call_for_several_locks_that_waits_while_nobody_gets_one_is_a_deadlock(
+    changes: dict[str, float], *, is_deadlock: bool
+) -> None:
+    """Other workers' grants of one of the locks, and the time of faults, show that it only waits for long."""
+    waits = of_two(1, 10.0, 10.0 + changes.get("waited", 35.0))
+    operations = [*waits, *(turn(11, "p9.t0", 25.0, 26.0, 27.0) if "granted" in changes else [])]
+    finding = verdict(operations, blow("masters stopped", 12.0, 12.0 + changes.get("struck", 0.1)))
+    found = [one for one in finding.violations if one.check == "deadlock"]
+    assert [one.lock for one in found] == ["a"] * is_deadlock
+
+
+@pytest.mark.parametrize(("lock", "is_late"), [("a", False), ("b", True)])
+def test_a_lock_is_not_free_while_a_call_may_have_it_that_waits_for_another(lock: str, *, is_late: bool) -> None:
+    """Such a call holds only names before the one for which it waits: "b" is free, and nobody gets it."""
+    operations = [
+        evolve(one, lock=lock) for one in turn(11, "p8.t0", 1.0, 2.0, 4.0) + turn(13, "p9.t0", 3.0, 24.0, 25.0)
+    ]
+    finding = verdict([*operations, *of_two(1, 3.5, 23.9)], blow("masters stopped", 3.0, 3.5))
+    assert bool([one for one in finding.late if f"grant of {lock} " in one]) == is_late
+
+
+def test_a_call_for_several_locks_may_be_overtaken() -> None:
+    operations = [*crowd(60), *of_two(1, 2.0, 40.0)]
+    assert not [one for one in verdict(operations).late if "came later" in one]

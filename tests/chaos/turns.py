@@ -1,5 +1,7 @@
 """The turns that one worker takes, a thread or a task: each takes a lock, uses the protected resource, and releases it.
 
+Some turns take two locks at once, by `lock_all`. The history then has a call for each lock.
+
 Every call that may wait is awaited. In a thread such a call blocks instead, and the coroutine of its turns never
 suspends. So threads and tasks do the same, and one checker judges both. A task may be cancelled anywhere: then it gives
 back its levels.
@@ -9,12 +11,13 @@ import asyncio
 import random
 import time
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chaos.history import clock
+from chaos.records import Outcome
 from chaos.resource import StoreClient
-from relock import AsyncLock, Lock, LockLostError, RelockError
+from relock import AsyncLock, AsyncMultiLock, Lock, LockLostError, MultiLock, RelockError
 
 if TYPE_CHECKING:
     from chaos.worker import Process
@@ -23,9 +26,12 @@ SAMPLE_SECONDS = 0.04
 BACK_OFF_SECONDS = 0.02
 LATE_SECONDS = 0.5
 LONG_WAIT_SECONDS = 60.0
+LONG_WAIT_FOR_SEVERAL_SECONDS = 40.0  # longer than `chaos.deadlocks` lets a call wait without a sign of life
 CROWDED_LOCKS = 4
+SEVERAL = 2
 
 AnyLock = Lock | AsyncLock
+AnyLocks = AnyLock | MultiLock | AsyncMultiLock
 
 
 class Turns:
@@ -64,78 +70,109 @@ class Turns:
             self._store.close()
 
     async def turn(self) -> None:
-        """Take a lock, use it and release it, or give up."""
-        lock = self._process.client.lock(self._choose())
-        called, number = clock(), self._recorder.call(self._number, lock.name, "acquire", 0)
-        granted = await self._acquire(lock, number)
+        """Take a lock, or several at once, use and release it, or give up."""
+        client, names = self._process.client, self._choose()
+        locks = [client.lock(name) for name in names]
+        together: AnyLocks = locks[0] if len(locks) == 1 else client.lock_all(names)
+        called = clock()
+        grants = [self._note_acquire(name, names) for name in names]
+        granted = await self._acquire(together, grants)
         if granted is None:
             await self._sleep(BACK_OFF_SECONDS)
             return
-        at, token = clock(), lock.token
+        at, tokens = clock(), [lock.token for lock in locks]
         if not granted:
-            self._recorder.returned(number, at, "refused")
+            self._note_return(grants, at, "refused")
             await self._sleep(self._dice.uniform(0.0, BACK_OFF_SECONDS))
             return
         try:
-            if token is None:  # the hold is lost already
-                self._recorder.returned(number, at, "failed", why="lost")
-            else:
-                self._recorder.returned(number, at, "ok", token=token, count=levels(lock), until=believed(lock))
-                await self._section(lock, number, token, called)
+            held = [self._note_grant(*one, at) for one in zip(locks, grants, tokens, strict=True)]
+            if all(held):  # else a hold is lost already
+                await self._section(list(zip(locks, grants, tokens, strict=True)), called)
         finally:
             if self._gives_back():
-                await self._release(lock, 1, token or 0)
-                self._recorder.write("released", grant=number)
+                await self._release(together, locks, [token or 0 for token in tokens])
+                for number in grants:
+                    self._recorder.write("released", grant=number)
 
-    async def _acquire(self, lock: AnyLock, number: int) -> bool | None:
-        """Return whether the lock was granted; None if the call failed."""
+    def _note_acquire(self, name: str, names: Sequence[str]) -> int:
+        """Record that a call begins that takes the lock `name`, among `names`; return its number."""
+        others = {"others": [other for other in names if other != name]} if len(names) > 1 else {}
+        return self._recorder.call(self._number, name, "acquire", 0, **others)
+
+    def _note_return(self, numbers: Sequence[int], at: float, outcome: Outcome, **what: Any) -> None:
+        for number in numbers:
+            self._recorder.returned(number, at, outcome, **what)
+
+    def _note_grant(self, lock: AnyLock, number: int, token: int | None, at: float) -> bool:
+        """Record that the lock was granted; return whether its hold is still valid."""
+        if token is None:
+            self._recorder.returned(number, at, "failed", why="lost")
+            return False
+        self._recorder.returned(number, at, "ok", token=token, count=levels(lock), until=believed(lock))
+        return True
+
+    async def _acquire(self, together: AnyLocks, numbers: Sequence[int]) -> bool | None:
+        """Return whether all was granted; None if the call failed."""
         try:
-            return bool(await self._result(lock.acquire(**self._patience())))
+            return bool(await self._result(together.acquire(**self._patience(len(numbers)))))
         except RelockError as error:
-            self._recorder.returned(number, clock(), "failed", why=type(error).__name__)
+            self._note_return(numbers, clock(), "failed", why=type(error).__name__)
             return None
         except asyncio.CancelledError:
-            self._recorder.returned(number, clock(), "failed", why="cancelled")  # a cancelled acquire leaves nothing
+            self._note_return(numbers, clock(), "failed", why="cancelled")  # a cancelled acquire leaves nothing
             raise
 
-    def _choose(self) -> str:
-        """Return the name of a lock: one that many workers want, or any."""
+    def _choose(self) -> list[str]:
+        """Return the name of a lock, or of several in any order: ones that many workers want, or any."""
         job = self._process.job
-        return self._dice.choice(job.locks[:CROWDED_LOCKS] if self._dice.random() < job.crowd else job.locks)
+        names = job.locks[:CROWDED_LOCKS] if self._dice.random() < job.crowd else job.locks
+        if job.several and self._dice.random() < job.several:
+            return self._dice.sample(names, SEVERAL)
+        return [self._dice.choice(names)]
 
-    def _patience(self) -> dict[str, Any]:
-        """Return how long this acquire waits."""
+    def _patience(self, number: int) -> dict[str, Any]:
+        """Return how long an acquire of so many locks waits."""
         kind = self._dice.random()
         if kind < self._process.job.tries / 2:
             return {"blocking": False}
         if kind < self._process.job.tries:
             return {"timeout": self._dice.uniform(0.0, 0.5)}
-        return {"timeout": LONG_WAIT_SECONDS}
+        return {"timeout": LONG_WAIT_SECONDS if number == 1 else LONG_WAIT_FOR_SEVERAL_SECONDS}
 
-    async def _release(self, lock: AnyLock, level: int, token: int) -> None:
-        number = self._recorder.call(self._number, lock.name, "release", level)
+    async def _release(
+        self, together: AnyLocks, locks: Sequence[AnyLock], tokens: Sequence[int], level: int = 1
+    ) -> None:
+        """Leave a level of each lock; `together` is the only one, or takes all of them."""
+        numbers = [self._recorder.call(self._number, lock.name, "release", level) for lock in locks]
+        lost: Sequence[str] = ()
         try:
-            await self._result(lock.release())
-        except LockLostError:
-            self._recorder.returned(number, clock(), "failed", why="LockLostError")
-            self._process.found_lost.add((lock.name, token))
-        except asyncio.CancelledError:
-            self._recorder.returned(number, clock(), "ok", count=levels(lock))  # a release is done nevertheless
-            raise
-        else:
-            self._recorder.returned(number, clock(), "ok", count=levels(lock))
+            await self._result(together.release())
+        except LockLostError as error:
+            lost = [lock.name for lock in locks if is_about(error, lock.name)]
+        finally:  # a release is done also if it is cancelled
+            for lock, number, token in zip(locks, numbers, tokens, strict=True):
+                if lock.name in lost:
+                    self._recorder.returned(number, clock(), "failed", why="LockLostError")
+                    self._process.found_lost.add((lock.name, token))
+                else:
+                    self._recorder.returned(number, clock(), "ok", count=levels(lock))
 
     # With the lock --------------------------------------------------------------------------------------------------
 
-    async def _section(self, lock: AnyLock, grant: int, token: int, called: float) -> None:
-        self._write(lock, grant, token, "enter")
-        self._mark(lock, grant)
+    async def _section(self, held: Sequence[tuple[AnyLock, int, Any]], called: float) -> None:
+        """Use what the locks protect; each comes with the number of its grant, and its token."""
+        for one in held:
+            self._write(*one, "enter")
+            self._mark(*one[:2])
         try:
             self._compute(called)
-            await self._use(lock, grant, token)
+            for one in held:
+                await self._use(*one)
         finally:
-            self._write(lock, grant, token, "leave")
-            self._process.markers[lock.name].remove(grant)
+            for one in held:
+                self._write(*one, "leave")
+                self._process.markers[one[0].name].remove(one[1])
 
     async def _use(self, lock: AnyLock, grant: int, token: int) -> None:
         await self._update(lock, grant)
@@ -199,7 +236,7 @@ class Turns:
             self._recorder.returned(number, at, "ok", token=token, count=count)
         if granted:
             self._see(lock, grant)
-            await self._release(lock, 2, grant_token)
+            await self._release(lock, [lock], [grant_token], level=2)
 
     async def _stay(self, lock: AnyLock, grant: int, seconds: float) -> None:
         """Keep the lock so long that it must be renewed, or until it is lost."""
@@ -225,6 +262,11 @@ def run_here(turns: Coroutine[Any, Any, None]) -> None:
     except StopIteration:
         return
     raise AssertionError("a thread's turn waits for a loop")
+
+
+def is_about(error: LockLostError, name: str) -> bool:
+    """Return whether the error of a release says that the lock was lost, by itself or by one of its notes."""
+    return error.lock == name or any(f"{name!r} " in note for note in getattr(error, "__notes__", ()))
 
 
 def levels(lock: AnyLock) -> int | None:

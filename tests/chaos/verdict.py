@@ -10,6 +10,7 @@ from attrs import define, evolve, field
 
 from chaos.catalogue import KINDS
 from chaos.checker import Hold, Holds, check, check_kept, check_told, holds_of, is_late, without_promise
+from chaos.deadlocks import deadlocks
 from chaos.field import Blow, FieldPlan
 from chaos.history import grants
 from chaos.kinds import POLL_SECONDS
@@ -123,6 +124,7 @@ def judge(plan: FieldPlan, history: History, blows: Sequence[Blow], stall: float
     history = evolve(history, operations=operations)
     finding = Finding(1, len(grants(operations)), operations=len(operations), stall=stall, violations=check(history))
     finding.violations += signals
+    finding.violations += deadlocks(operations, blows, stall)
     finding.late += starved(operations, blows, stall, end)
     finding.contended = _count_contended(operations)
     finding.losses = Counter(loss.reason for loss in history.losses)
@@ -199,6 +201,7 @@ class Timeline:
         known = [one for one in self._waits if one.outcome != "unknown"]  # a killed worker does not wait
         self._asked = {lock: Calls(one for one in known if one.lock == lock) for lock in self.locks}
         self._grants = {lock: grants(self._asked[lock].all) for lock in self.locks}
+        self._unseen = {lock: [one for one in self._asked[lock].all if one.may_hold_unseen] for lock in self.locks}
         self._times = {lock: [one.returned for one in self._grants[lock]] for lock in self.locks}
 
     def struck(self, blow: Blow) -> Tally:
@@ -241,7 +244,8 @@ class Timeline:
         """Return the waits for free locks, from `since` to the first grant of each after `until`.
 
         A lock counts as free from the moment when its holder began to release it, or when its lease was over, or when
-        the holder was last seen alive. Requests of the `mute` processes do not count, because they can take no lock.
+        the holder was last seen alive. It is not free while a call for several locks may have it already. Requests of
+        the `mute` processes do not count, because they can take no lock.
         """
         return [self._wait(lock, i, since, mute) for lock in locks for i in self._within(lock, since, until)]
 
@@ -258,6 +262,7 @@ class Timeline:
         if not asked:
             return Wait(0.0, lock, granted)
         free = self._by_number[grants_[place - 1].number].end if place else since
+        free = max([free, *(min(one.returned, granted) for one in self._unseen[lock] if one.called < granted)])
         return Wait(max(0.0, granted - max(since, min(asked), free)), lock, granted)
 
 

@@ -184,6 +184,14 @@ def share_holds_among_tasks() -> None:
     _replace(aio_lock, "current_task", anybody)
 
 
+@guard("names in one order")
+def leave_names_as_they_are() -> None:
+    """Take several locks in the order in which the caller names them."""
+    from relock import client
+
+    _replace(client, "check_names", list)
+
+
 @guard("threads that renew for tasks")
 def renew_on_the_loop() -> None:
     """Renew the holds of tasks only while their loop turns, as a library does that renews in a task."""

@@ -40,6 +40,7 @@ class Job:
         long: how often a hold is a long one that must be renewed.
         nested: how often a hold has a nested one.
         tries: how often an acquire waits for a moment only, or not at all.
+        several: the part of the turns in which a worker takes two locks at once, by `lock_all`.
         caches: the number of entries that each cache of relock may have, or None for relock's own bound.
         has_loop: its workers are tasks of an event loop, instead of threads.
         weakened: the guard that is taken out (see `chaos.weakened`), or None.
@@ -60,6 +61,7 @@ class Job:
     long: float
     tries: float
     nested: float = 0.2
+    several: float = 0.0
     caches: int | None = None
     has_loop: bool = False
     weakened: str | None = None
