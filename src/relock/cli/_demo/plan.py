@@ -20,12 +20,13 @@ class Plan:
     is_asyncio: bool = False
     ttl: float = 2.0
     locked: bool = True
-    without_seconds: float = 1.5
+    without_seconds: float = 1.0
     without_seconds_max: float = 4.0
-    under_seconds: float = 2.0
+    under_seconds: float = 1.5
     stay_seconds: float = 2.5
     down_seconds: float = 0.8
     after_seconds: float = 0.7
+    transfer_seconds: float = 1.0
     patience_seconds: float = 5.0
     limit_seconds: float = 60.0
     urls: tuple[str, ...] = field(default=(), repr=False)

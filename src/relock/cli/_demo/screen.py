@@ -14,9 +14,6 @@ from relock.cli._demo.verdict import Finding
 class Screen:
     """Printer of one line for each event of the story, with the seconds since the demo began.
 
-    Args:
-        acts: how many acts there are.
-
     Attributes:
         status: the text that stays in sight below the story.
     """

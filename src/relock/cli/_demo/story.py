@@ -22,6 +22,7 @@ from relock.cli._demo.verdict import NEVER, Finding, History, Update
 from relock.cli._signals import signals_put_off
 
 T = TypeVar("T")
+Judge = Callable[[History], list[Finding]]
 POLL_SECONDS = 0.005
 STATUS_SECONDS = 0.1
 LOOK_SECONDS_MAX = 0.5
@@ -48,27 +49,22 @@ class Story:
     """Director of the crew through the acts.
 
     Attributes:
-        ledger: the ledger of the present act, in the folder of all.
         servers: the masters that the demo has started; none with masters of the user, which are left alone.
-        findings: the findings of the acts that are over.
     """
 
     crew: Crew
     client: Client
     plan: Plan
     screen: Screen
-    ledger: Path
+    folder: Path
     servers: Sequence[LocalServer]
     findings: list[Finding]
+    _ledgers: Sequence[Path] = ()
     _released_at: float = 0.0
     _status_at: float = 0.0
 
     def play(self) -> None:
-        """Play all acts.
-
-        Raises:
-            StoryEndedError: a worker failed, or the masters did.
-        """
+        """Play all acts; raise `StoryEndedError` if a worker failed, or the masters did."""
         if len(self.plan.urls) > 1:
             self.screen.say(f"new masters have no vote for {self.plan.ttl:g} s: the demo waits, once")
             with self.client.lock(self.plan.name, timeout=self.plan.ttl + self.plan.patience_seconds):
@@ -78,17 +74,16 @@ class Story:
             self._wait(lambda: len(self.crew.told) == len(self.crew.alive), self.plan.limit_seconds)
             self._without_the_lock()
             self._with_the_lock()
+            self._with_two_locks()
         except RelockError as error:
             raise StoryEndedError(f"the demo's own client: {error}") from error
-
-    # The acts -------------------------------------------------------------------------------------------------------
 
     def _without_the_lock(self) -> None:
         plan = self.plan
         kind = "tasks" if plan.is_asyncio else "threads"
         workers = f"{plan.workers * len(plan.processes)} {kind} in {len(plan.processes)} processes"
         self.screen.act(f"without a lock: {workers} read a ledger, think, and write it back")
-        with self._updates("without", verdict.of_no_lock, locked=False):
+        with self._updates(["without"], verdict.of_no_lock, locked=False):
             self._pause(plan.without_seconds)
             # By chance, no update may have been lost yet.
             self._wait(lambda: self._lost() > 0, plan.without_seconds_max - plan.without_seconds)
@@ -96,7 +91,7 @@ class Story:
     def _with_the_lock(self) -> None:
         statement = "async with client.lock(name)" if self.plan.is_asyncio else "with client.lock(name)"
         self.screen.act(f"with the lock: the same code inside `{statement}`, and nested in it once more")
-        with self._updates("with", verdict.of_lock, locked=self.plan.locked):
+        with self._updates(["with"], verdict.of_lock, locked=self.plan.locked):
             self._pause(self.plan.under_seconds)
             if len(self.servers) > 1:
                 self._kill_masters()
@@ -104,6 +99,12 @@ class Story:
             if self.plan.is_asyncio:
                 self._cancel_a_waiter()
             self._kill_a_waiter()
+
+    def _with_two_locks(self) -> None:
+        accounts = ["account 1", "account 2", "account 3", "account 4"]
+        self.screen.act("two locks at once: transfers between accounts at random, inside `client.lock_all(names)`")
+        with self._updates(accounts, verdict.of_transfers, locked=self.plan.locked):
+            self._pause(self.plan.transfer_seconds)
 
     def _kill_masters(self) -> None:
         """Kill the largest minority of the masters at once, and restart it empty; the workers notice nothing."""
@@ -154,9 +155,10 @@ class Story:
         lease_left = info.ttl if process_of(info.owner) == victim else 0.0
         self.screen.say(f"{victim} is killed (SIGKILL) inside; its lease has {lease_left:.2f} s left")
         handoff = self._next_holder(killed_at, "the kill", lease_left)
-        held = killed_at - stay.entered
         intruders = sum(stay.entered < update.entered < killed_at for update in crew.history.updates)
-        self.findings.append(verdict.of_long_hold(plan.ttl, held, intruders, is_blocked=plan.is_asyncio))
+        self.findings.append(
+            verdict.of_long_hold(plan.ttl, killed_at - stay.entered, intruders, is_blocked=plan.is_asyncio)
+        )
         self.findings.append(verdict.of_killed_holder(lease_left, handoff))
 
     def _cancel_a_waiter(self) -> None:
@@ -180,17 +182,12 @@ class Story:
             self.screen.say(f"{victim} is killed (SIGKILL): {dead} dead waiters at the head of the queue")
         self.findings.append(verdict.of_killed_waiter(dead, self._next_holder(self._released_at, "it was left")))
 
-    # Parts of acts --------------------------------------------------------------------------------------------------
-
     @contextmanager
-    def _updates(self, name: str, judge: Callable[[History], list[Finding]], *, locked: bool) -> Iterator[None]:
-        """Let all workers update a new ledger during the block, then judge the act.
-
-        After an exception, the updates that were reported so far are judged, and unfinished ones are ignored.
-        """
-        crew, self.ledger = self.crew, self.ledger.with_name(name)
+    def _updates(self, names: list[str], judge: Judge, *, locked: bool) -> Iterator[None]:
+        """Let all workers update new ledgers during the block; then judge what was told, also after an exception."""
+        crew, self._ledgers = self.crew, [self.folder / name for name in names]
         crew.history, crew.told = History(killed=crew.killed), {}
-        crew.order("start", self.ledger, locked, to=crew.alive)
+        crew.order("start", self._ledgers, locked, to=crew.alive)
         try:
             yield
             crew.order("stop", to=crew.alive)
@@ -206,8 +203,8 @@ class Story:
         self.screen.say(f"{lost:,} of {len(crew.history.updates):,} updates are lost")
 
     def _lost(self) -> int:
-        """Read the ledger; return how many updates are not in it."""
-        self.crew.history.entries = ledgers.entries(self.ledger)
+        """Read the ledgers; return how many updates are in none."""
+        self.crew.history.entries = [entry for ledger in self._ledgers for entry in ledgers.entries(ledger)]
         return self.crew.history.lost()
 
     @contextmanager

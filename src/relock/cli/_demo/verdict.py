@@ -75,9 +75,6 @@ def longest_gap(moments: Iterable[float], begin: float, end: float) -> float:
     return max(after - before for before, after in pairwise([begin, *within, end]))
 
 
-# One function for each act; times are in seconds, and may be NEVER ---------------------------------------------------
-
-
 def of_no_lock(history: History) -> list[Finding]:
     """Judge the act without a lock: the demo shows something only if the race does harm."""
     made, lost, both = len(history.updates), history.lost(), overlaps(history.updates)
@@ -101,6 +98,12 @@ def of_lock(history: History) -> list[Finding]:
         Finding("fencing tokens rise", rising, good=some and falling == 0),
         Finding("nested holds are counted", nested, good=some and right == made),
     ]
+
+
+def of_transfers(history: History) -> list[Finding]:
+    """Judge the act in which an update is a transfer, which writes to the ledgers of two accounts."""
+    made, lost = len(history.updates), sum(history.entries.count(update.entry) != 2 for update in history.updates)
+    return [Finding("two locks at once: no transfer is lost", f"{lost:,} of {made:,} lost", good=made > 0 == lost)]
 
 
 def of_masters(ttl: float, down: float, votes: Sequence[float], turns: int, gap: float) -> list[Finding]:

@@ -1,16 +1,14 @@
 """One process of the demo: workers that update the ledger, by the same code with a lock and without.
 
 Orders come over a pipe, and the workers' messages go back: pairs of a word and a value. The process ends with the pipe.
-
-* ``start``, with the ledger, and whether to lock;
-* ``stay``: the next worker inside stays there, and blocks its event loop, if there is one;
-* ``cancel``: the task that has waited longest is cancelled;
-* ``stop``.
+Orders: ``start``, with the ledgers (of several, each turn updates two), and whether to lock; ``stay``: the next worker
+inside stays there, and blocks its event loop, if any; ``cancel``: the task that has waited longest; and ``stop``.
 """
 
 import asyncio
 import logging
 import os
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -44,13 +42,14 @@ class Workers:
         process, plan = self._pipe.recv()
         self._names = [f"{process}.{number + 1}" for number in range(plan.workers)]
         self._serials = count(1)
-        self._ledger, self._lock = Path(), NO_LOCK
+        self._ledgers, self._locked = list[Path](), False
         self._stopping, self._staying = threading.Event(), threading.Event()
         self._working: dict[str, Future[None]] = {}
         self._waiting: dict[str, None] = {}  # the tasks that wait, the first one first
         client: type[Client | AsyncClient] = AsyncClient if plan.is_asyncio else Client
         options: Any = {"prefix": plan.prefix, "ttl": plan.ttl, "client_name": process}
-        self._real_lock = client(list(plan.urls), **options).lock(plan.name)
+        self._client: Any = client(list(plan.urls), **options)
+        self._lock = self._client.lock(plan.name)
         self._begin: Callable[[str], Future[None]]
         if plan.is_asyncio:
             loop = asyncio.new_event_loop()
@@ -75,9 +74,8 @@ class Workers:
         with self._telling, suppress(OSError):  # the demo has ended, and so does this process
             self._pipe.send((word, value))
 
-    def _start(self, path: Path, locked: bool) -> None:
-        self._ledger = path
-        self._lock = self._real_lock if locked else NO_LOCK  # only this differs between the two acts
+    def _start(self, ledgers: list[Path], locked: bool) -> None:
+        self._ledgers, self._locked = ledgers, locked
         self._stopping.clear()
         for worker in self._names:
             self._working[worker] = self._begin(worker)
@@ -102,38 +100,46 @@ class Workers:
         wait(self._working.values())
         self._tell("stopped")
 
+    def _choose(self) -> tuple[list[Path], Any]:
+        """Return the ledgers that a turn updates, and what to enter: the one lock, or the locks of two accounts."""
+        paths = random.sample(self._ledgers, min(2, len(self._ledgers)))
+        names = [f"{self._lock.name}:{path.name}" for path in paths]
+        return paths, NO_LOCK if not self._locked else self._client.lock_all(names) if len(names) > 1 else self._lock
+
     def _thread(self, worker: str) -> None:
         while not self._stopping.is_set():
-            with self._lock as outer:
+            paths, lock = self._choose()
+            with lock as outer:
                 entered = time.monotonic()
-                with self._lock as inner:  # a function that takes the lock may be called with the lock held
-                    update, text = self._read(worker, entered, inner)
+                with lock as inner:  # a function that takes the lock may be called with the lock held
+                    update, texts = self._read(worker, entered, inner, paths)
                     time.sleep(THINKING_SECONDS)
-                    ledger.write(self._ledger, text, update.entry)
+                    ledger.write(texts, update.entry)
                 update = evolve(update, levels_after=outer.hold_count, left=time.monotonic())
             self._tell("updated", update)
             time.sleep(RESTING_SECONDS)
 
     async def _task(self, worker: str) -> None:
         while not self._stopping.is_set():
+            paths, lock = self._choose()
             self._waiting[worker] = None
-            async with self._lock as outer:
+            async with lock as outer:
                 entered = time.monotonic()
                 del self._waiting[worker]
-                async with self._lock as inner:
-                    update, text = self._read(worker, entered, inner)
+                async with lock as inner:
+                    update, texts = self._read(worker, entered, inner, paths)
                     await asyncio.sleep(THINKING_SECONDS)
-                    ledger.write(self._ledger, text, update.entry)
+                    ledger.write(texts, update.entry)
                 update = evolve(update, levels_after=outer.hold_count, left=time.monotonic())
             self._tell("updated", update)
             await asyncio.sleep(RESTING_SECONDS)
 
-    def _read(self, worker: str, entered: float, inner: Any) -> tuple[Update, bytes]:
-        """Begin an update, and read the ledger. If the demo has asked for that, stay until this process is killed."""
+    def _read(self, worker: str, entered: float, inner: Any, paths: list[Path]) -> tuple[Update, dict[Path, bytes]]:
+        """Begin an update, and read the ledgers. If the demo has asked for that, stay until this process is killed."""
         entry = ledger.Entry(worker, next(self._serials), inner.token or 0)
         update = Update(entry, entered, levels=inner.hold_count)
-        text = ledger.read(self._ledger)
+        texts = {path: ledger.read(path) for path in paths}
         if self._staying.is_set():
             self._tell("inside", update)
             threading.Event().wait()  # in a task this blocks the loop: the mistake that the demo shows
-        return update, text
+        return update, texts
