@@ -17,6 +17,7 @@ from bench.loop_floors import LoopHops, OwnScripts
 from bench.machine import HAS_UVLOOP
 from bench.names import (
     AFRESH,
+    AT_ONCE,
     FLOOR,
     LONE,
     LOOP_FLOOR,
@@ -137,6 +138,11 @@ def _reentry(ports: Sequence[int]) -> Pair:
     lock = _client(ports).lock("bench-reentry")
     lock.acquire()
     return _pair(lock)
+
+
+def _at_once(number: int, ports: Sequence[int]) -> Pair:
+    """Return a pair of so many locks that are taken as one."""
+    return _pair(_client(ports).lock_all(f"bench-{number}-{i}" for i in range(number)))
 
 
 def _afresh(ports: Sequence[int]) -> Pair:
@@ -271,6 +277,7 @@ CONTESTANTS: dict[str, Contestant] = {
     RELOCK: Contestant(_pairs(_relock)),
     REENTRY: Contestant(_pairs(_reentry), masters=(1,)),
     AFRESH: Contestant(_pairs(_afresh), masters=(1,)),
+    **{name: Contestant(_pairs(partial(_at_once, number)), masters=(1, 5)) for number, name in AT_ONCE.items()},
     RELOCKS_HOP: Contestant(None, lambda job: site(job, handoff="grant"), OF_RELOCK),
     "relock, two hops": Contestant(None, lambda job: site(job, handoff="wake"), OF_RELOCK),
     "python-redis-lock": _peer(_python_redis_lock, sends=SETS | {"blpop"}, masters=(1,), polls=False),

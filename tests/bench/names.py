@@ -3,6 +3,8 @@
 from relock.cli._bench.words import ONE_HOP
 
 FLOOR, AFRESH = "redis-py connections", "relock, a new lock each time"
+#: Locks that `lock_all` takes as one, by their number.
+AT_ONCE = {number: f"relock, {number} at once" for number in (1, 2, 8)}
 OWN_SCRIPTS = "relock's scripts, bare"
 TWO_HOPS = "two hops, bare"
 LOOP_FLOOR, LOOP_HOP = "relock's scripts, bare on a loop", "one hop, bare on a loop"
