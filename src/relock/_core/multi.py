@@ -148,10 +148,10 @@ class _MemberCalls(Calls):
         return results
 
     def _give_back(self, record: CallRecord, who: Owner, members: Sequence[LockSpec] | None = None) -> CallFlow[None]:
-        """Release what the call has taken, of `members` or in all, in one batch, the last name first."""
+        """Release what the call has taken, of `members` or in all, in one batch."""
         names = None if members is None else {member.keys.name for member in members}
         releases, flows = [], []
-        for part in reversed(record.members):
+        for part in record.members:
             hold, levels = part.completed or (None, 0)
             if hold is not None and (names is None or hold.keys.name in names):
                 release = record.part()
@@ -167,8 +167,8 @@ class _MemberCalls(Calls):
         """Leave one level of each member, as the function `release_all` does."""
         record.owe(spec, self._host.holds, who, 1)
         flows = [self.release(part, one, who) for part, one in zip(record.members, spec.members, strict=True)]
-        results = yield from together(flows[::-1])
-        errors = [error for error in reversed(results) if error is not None]
+        results = yield from together(flows)
+        errors = [error for error in results if error is not None]
         if errors:
             first = min(errors, key=lambda error: not isinstance(error, LockLostError))
             for error in errors:
