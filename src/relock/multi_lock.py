@@ -109,5 +109,16 @@ class MultiLock(Door, HoldingAll):
         ended = [self._client.force_release(name) for name in self.names]
         return any(ended)
 
+    @property
+    def _release_save(self) -> Never:
+        """Refuse a `threading.Condition`, which looks for this when it is made.
+
+        Without this, the condition would be made, and say in each wait that the caller does not have the lock.
+        """
+        raise TypeError(
+            f"a Condition takes one lock, and {self.name!r} are several: make it of a lock of Client.lock, and take "
+            "the others inside"
+        )
+
     def __reduce__(self) -> Never:
         raise TypeError("a MultiLock can't be pickled: make one of a client in each process")

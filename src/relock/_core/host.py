@@ -131,6 +131,7 @@ class Host(ABC):
         is_closing: True while the client is being closed, and the janitor still takes on and does tasks.
         logs_events: returns whether a callback or the log receives ordinary events.
         may_be_handed: whether releasers may give a lock to a waiter of this client.
+        several: the records of the calls under way that take several locks: they may wait while they hold some.
         steps: the latest steps of masters' clocks.
         waited_at: our time at which a caller last began to wait, or was about to.
     """
@@ -148,6 +149,7 @@ class Host(ABC):
         self.node_timeout = node_timeout
         self.holds = Book()
         self.counters = Counters()
+        self.several: dict[CallRecord, None] = {}
         self.steps: deque[ClockStep] = deque(maxlen=STEPS_KEPT)
         self.may_be_handed = True
         self.closed = self.is_closing = False

@@ -61,7 +61,11 @@ def acquire_all(calls: Calls, record: CallRecord, spec: MultiSpec, who: Owner, u
     Raises:
         LockLostError, RuntimeError: as `Calls.acquire`, for any of the locks.
     """
-    return _MemberCalls(calls).acquire_all(record, _telling_once(spec.members), who, until)
+    several = calls._host.several
+    several[record] = None  # Note, then send
+    outcome = yield from _MemberCalls(calls).acquire_all(record, _telling_once(spec.members), who, until)
+    several.pop(record, None)
+    return outcome
 
 
 def release_all(calls: Calls, record: CallRecord, spec: MultiSpec, who: Owner) -> CallFlow[None]:

@@ -6,7 +6,7 @@ thread. The task does what its thread asks for, and owns what it acquires. An in
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -16,7 +16,7 @@ from support.masters import Deployment
 from contract.rigs.rig import NODE_TIMEOUT, SOON, TTL, Interrupted
 from contract.rigs.threads import Thread, ThreadRig
 from contract.rigs.watch import Watch
-from relock import AsyncClient, AsyncLock, Client
+from relock import AsyncClient, AsyncLock, AsyncMultiLock, Client
 from relock._core.call_record import Step
 from relock._core.effects import Park, Pause
 from relock._runtime.aio.foreground import Foreground
@@ -160,8 +160,8 @@ class WatchedAsyncClient(AsyncClient):
 class LockOfActors:
     """An `AsyncLock` as threads use a `Lock`."""
 
-    def __init__(self, lock: AsyncLock, actor: MyActor) -> None:
-        self._lock = lock
+    def __init__(self, lock: AsyncLock | AsyncMultiLock, actor: MyActor) -> None:
+        self._lock: Any = lock
         self._actor = actor
         self.name = lock.name
 
@@ -215,6 +215,21 @@ class LockOfActors:
         return self._lock._spec
 
 
+class MultiLockOfActors(LockOfActors):
+    """An `AsyncMultiLock` as threads use a `MultiLock`."""
+
+    def __init__(self, lock: AsyncMultiLock, actor: MyActor) -> None:
+        super().__init__(lock, actor)
+        self.names = lock.names
+
+    def info(self) -> Any:
+        return self._actor().do(self._lock.info)
+
+    @property
+    def tokens(self) -> Any:
+        return self._actor().see(lambda: self._lock.tokens)
+
+
 class ClientOfActors:
     """An `AsyncClient` as threads use a `Client`."""
 
@@ -225,6 +240,9 @@ class ClientOfActors:
 
     def lock(self, name: str, **options: Any) -> LockOfActors:
         return LockOfActors(self._async.lock(name, **options), self._actor)
+
+    def lock_all(self, names: Iterable[str], **options: Any) -> MultiLockOfActors:
+        return MultiLockOfActors(self._async.lock_all(names, **options), self._actor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from attrs import frozen
 
-from relock import Lock
+from relock import Lock, MultiLock
 
 
 @frozen
@@ -42,13 +42,13 @@ CALLS = [
 ]
 
 
-def take(lock: Lock, levels: int) -> None:
+def take(lock: Lock | MultiLock, levels: int) -> None:
     """Acquire so many levels of the lock."""
     for _ in range(levels):
         assert lock.acquire(timeout=20)
 
 
-def leave(lock: Lock) -> None:
+def leave(lock: Lock | MultiLock) -> None:
     """Release every level that the caller has."""
     while lock.hold_count:
         lock.release()

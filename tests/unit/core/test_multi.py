@@ -32,6 +32,7 @@ def test_one_round_where_all_are_free_and_one_to_give_them_back(who: Owner, mast
     assert host.sent == ["acquire:abcd", "release:abcd"]
     assert (host.counts(who), host.given, host.handed) == ({}, {}, [])
     assert not host.gates._gates
+    assert not host.several
 
 
 @each_owner
@@ -174,10 +175,11 @@ def test_a_member_that_was_lost_before_gives_the_others_back(who: Owner) -> None
     host.lose(host.holds["b", who.key], FORGOTTEN)
     with pytest.raises(LockLostError, match="'b'"):
         host.do(host.acquire_all(record := CallRecord(), who=who))
+    assert host.sent[-1] == "release:ac", "at once, and not only in the background"
+    assert set(host.counts(who)) == {"b"}, "until its owner has left the lost level"
     host.interrupted.undo_acquire(record)
     host.finish()
     assert set(host.given) <= {"b"}
-    assert set(host.counts(who)) == {"b"}, "until its owner has left the lost level"
 
 
 @each_owner
@@ -196,10 +198,14 @@ def test_a_member_that_is_lost_while_the_call_waits_for_another_gives_all_back(w
 
     host.answer = lose_meanwhile  # type: ignore[method-assign]
     with pytest.raises(LockLostError, match="'a'"):
-        host.do(host.acquire_all(who=who, until=WAITS))
+        host.do(host.acquire_all(record := CallRecord(), who=who, until=WAITS))
+    assert host.sent[-1] == "release:bc"
+    assert host.counts(who) == {}
+    host.interrupted.undo_acquire(record)
     host.finish()
-    assert (host.counts(who), host.given) == ({}, {})
+    assert host.given == {}
     assert not host.gates._gates
+    assert not host.several
 
 
 def names_in(notes: list[str]) -> list[str]:
@@ -315,6 +321,7 @@ def check(host: PureHost, kind: str, who: Owner, where: object) -> None:
     assert "".join(name * count for name, count in sorted(host.counts(who).items())) == left, where
     assert {name: host.holds[name, who.key].owner for name in left} == host.given, where
     assert not host.gates._gates, where
+    assert not host.several, where
 
 
 @each_call

@@ -140,6 +140,7 @@ def _finish(session: Session) -> list[Waiter]:
     session.is_closing = session.closed = True
     for foreground in session.foregrounds.copy():
         foreground.end_if_closed()
+    _end_calls_for_several(session)
     waiters = session.hubs.waiters()  # also those without a ticket, whose place may have been taken just now
     _see_grantees_off(session, _leave_queues(session, waiters))
     _see_calls_off(session)
@@ -189,6 +190,18 @@ def _finish_for_exit(session: Session) -> None:
         _finish(session)
     finally:
         session.closed = session.is_ending = session.is_closing = False  # in this order: see `Foreground`
+
+
+def _end_calls_for_several(session: Session) -> None:
+    """Have callers that wait for one of several locks give back those that they have; wait a node timeout at most."""
+    until = session.clock() + session.node_timeout
+    while session.several and session.clock() < until:
+        for record in session.several.copy():
+            session.overtake(record)
+            for part in record.members:
+                for waiter in part.owners[:1]:
+                    session.hubs.look_again(waiter)
+        session.platform.sleep(GRANTEES_LOOK_SECONDS)
 
 
 def _leave_queues(session: Session, waiters: list[Waiter]) -> list[Waiter]:

@@ -157,9 +157,10 @@ class Session(Driver):
 
         If the loop turns first, its task goes on, and nothing is undone. A second request for this does no harm.
         """
-        self.janitor.hand(GoOn(partial(self._overtake, record)))
+        self.janitor.hand(GoOn(partial(self.overtake, record)))
 
-    def _overtake(self, record: CallRecord) -> None:
+    def overtake(self, record: CallRecord) -> None:
+        """Undo a suspended call of a task, which must begin anew when its loop turns."""
         record = record.whole or record
         if record.claim():  # Claim, then act
             for owner in [owner for one in (record, *record.members) for owner in one.owners[:1]]:
