@@ -121,9 +121,6 @@ class Holding(Handle):
 
     _spec: LockSpec
 
-    def __init__(self, client: HasSession, spec: LockSpec) -> None:
-        super().__init__(client, spec, spec.keys.name)
-
     # Looking, without I/O -------------------------------------------------------------------------------------------
 
     def owned(self) -> bool:
@@ -170,14 +167,12 @@ class Holding(Handle):
 
     # ------------------------------------------------------------------------------------------------------------------
 
-    # ------------------------------------------------------------------------------------------------------------------
-
     def _hold(self) -> Hold | None:
         return self._client._session.holds.get((self.name, self._who().key))
 
     def _valid_hold(self) -> Hold | None:
         """Return the caller's hold while it is valid, else None; report its loss if that is found here."""
-        return self._valid(self._hold())
+        return self._valid(self._client._session.holds.get((self.name, self._who().key)))  # `_hold`, inlined
 
     def _held(self) -> Hold:
         """Return the caller's hold, which may be lost.

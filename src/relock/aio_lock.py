@@ -328,7 +328,7 @@ class AsyncLock(AsyncDoor, Holding):
     _releasing = staticmethod(Calls.release)
 
     def __init__(self, client: AsyncLockClient, spec: LockSpec, *, cancel_on_lost: bool) -> None:
-        super().__init__(client, spec)
+        super().__init__(client, spec, spec.keys.name)
         self._loss_hooks = LossHooks() if cancel_on_lost else None
 
     def ensure(self, seconds: float = 0.0) -> Coroutine[Any, Any, int]:

@@ -139,7 +139,8 @@ class Client:
         """
         if options:
             check_lock_keywords("lock", options)
-        return Lock(self, self._spec_of(name, **options))
+        spec = self._spec_of(name, **options)
+        return Lock(self, spec, spec.keys.name)
 
     @lists(LockArguments)
     def lock_all(self, names: Iterable[str], **options: Unpack[LockArguments]) -> "MultiLock":

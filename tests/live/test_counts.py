@@ -26,7 +26,7 @@ from support.until import until
 from support.urls import options_for
 
 import relock
-from relock import AsyncClient, Client, Lock
+from relock import AsyncClient, Client, Lock, MultiLock
 from relock._core import calls, hold
 from relock._core.effects import Answer, Ask
 from relock._core.lock_spec import HANDED_LEASE_SECONDS
@@ -317,6 +317,32 @@ def renewal_of(count: int) -> Callable[[Scene], None]:
     return walk
 
 
+def ten(scene: Scene) -> MultiLock:
+    return scene.client.lock_all([f"{scene.name}-{number}" for number in range(10)])
+
+
+def acquire_and_release_ten(scene: Scene) -> None:
+    lock = ten(scene)
+    with scene.counted():
+        lock.acquire()
+        lock.release()
+
+
+def nest_and_leave_ten(scene: Scene) -> None:
+    lock = ten(scene)
+    with lock, scene.counted():
+        lock.acquire()
+        lock.release()
+
+
+def try_ten_refused(scene: Scene) -> None:
+    lock = ten(scene)
+    with scene.other.lock(lock.names[0]):
+        scene.other.info(lock.names[0])  # so that every master has granted the lock, even a slow one
+        with scene.counted():
+            assert not lock.acquire(blocking=False)
+
+
 BOTH = (1, 5)
 ACQUIRE, RELEASE = stepping(Lock.acquire, left=1), stepping(Lock.release, held=1)
 PATHS = [
@@ -361,6 +387,9 @@ PATHS = [
         ("enqueue", "extend", "release"),
         wait_hand_off_and_a_hold_that_lasts,
     ),
+    Way("several locks, acquire and release", ("10 acquire", "10 release"), acquire_and_release_ten, masters=BOTH),
+    Way("several locks, with one level before", ("10 count", "10 count"), nest_and_leave_ten, masters=BOTH),
+    Way("several locks, refused", ("10 acquire", "9 release"), try_ten_refused, masters=BOTH),
     Way("renewal of one hold", ("extend",), renewal_of(1), masters=BOTH),
     Way("renewal of 120 holds", ("50 extend", "50 extend", "20 extend"), renewal_of(120)),
 ]

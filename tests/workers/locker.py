@@ -1,9 +1,11 @@
 """A process whose threads acquire and release by orders, one JSON object a line.
 
 In: ``{"do": "acquire", "id": 1, "name": "a", "timeout": 5, "hold": 0.0}``, ``{"do": "release", "id": 1}``, ``{"do":
-"fork"}`` (a child that lives on and does nothing). Out: ``{"id": 1, "event": "granted", "token": 7}`` and ``released``,
-``refused``, ``lost``, ``error``, each with the time of CLOCK_MONOTONIC, which all processes share. With ``hold`` a
-thread releases by itself after so many seconds; without it, by an order.
+"fork"}`` (a child that lives on and does nothing). With ``names`` in place of ``name``, all of these locks at once.
+
+Out: ``{"id": 1, "event": "granted", "token": 7}`` and ``released``, ``refused``, ``lost``, ``error``, each with the
+time of CLOCK_MONOTONIC, which all processes share. With ``hold`` a thread releases by itself after so many seconds;
+without it, by an order.
 """
 
 import json
@@ -45,7 +47,10 @@ class Locker:
             self._fork()
 
     def _acquire(self, order: dict[str, Any]) -> None:
-        lock = self._client.lock(order["name"], **order.get("options", {}))
+        options = order.get("options", {})
+        lock = (
+            self._client.lock_all(order["names"]) if "names" in order else self._client.lock(order["name"], **options)
+        )
         try:
             if not lock.acquire(timeout=order.get("timeout", -1)):
                 say(id=order["id"], event="refused")

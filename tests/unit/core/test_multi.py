@@ -397,6 +397,25 @@ def test_an_undo_that_is_struck_itself_is_finished_by_the_next(kind: str, who: O
         check(host, kind, who, strike.where)
 
 
+@pytest.mark.parametrize("kind", ["nested acquire", "nested release"])
+def test_every_gate_is_left_though_the_last_clean_up_is_struck(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, call = prepared(kind, JOB)
+    record = CallRecord()
+    next(call(record))
+    assert len(host.gates._gates) > 1
+
+    def strike(*_: object) -> None:
+        raise Interrupt
+
+    monkeypatch.setattr(host.interrupted, "_take_back", strike)
+    with suppress(Interrupt):
+        if CALLS[kind][0] is RELEASE:
+            host.interrupted.undo_release_again(record, host.whole, JOB, 1)
+        else:
+            host.interrupted.undo_acquire_again(record)
+    assert not host.gates._gates
+
+
 @each_owner
 def test_an_undo_that_is_repeated_changes_nothing(who: Owner) -> None:
     """Levels that the caller takes after the undo are its own."""
@@ -409,6 +428,25 @@ def test_an_undo_that_is_repeated_changes_nothing(who: Owner) -> None:
     host.interrupted.undo_acquire(record)
     host.interrupted.undo_acquire_again(record)
     assert host.counts(who) == {"a": 2, "c": 1}
+
+
+def test_a_release_notes_once_what_it_owes() -> None:
+    """Callers of the owner may change the book before the clean-up is begun again."""
+    host, record = PureHost(1, "ab"), CallRecord()
+    host.do(host.acquire_all())
+    owed = dict(host.holds)
+    for _ in range(2):
+        record.owe(host.whole, host.holds, JOB, 1)
+        assert [part.due for part in record.members] == [(hold, 1) for hold in owed.values()]
+        assert [part.whole for part in record.members] == [record, record]
+        host.do(host.release_all())
+        host.do(host.acquire_all())
+    single = CallRecord()
+    single.owe(host.spec, host.holds, JOB, 1)
+    first = single.due
+    host.do(host.release_all())
+    single.owe(host.spec, host.holds, JOB, 1)
+    assert single.due is first
 
 
 def test_a_call_that_is_over_is_not_undone() -> None:

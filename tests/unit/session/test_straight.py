@@ -259,7 +259,7 @@ class Home:
     def lock(self, name: str) -> Lock:
         options = self.options.for_lock()
         spec = LockSpec.of(lock_keys("lock", name), ("redis://a",), options, self.options)
-        return Lock(cast("Client", self), spec)
+        return Lock(cast("Client", self), spec, spec.keys.name)
 
 
 @define
