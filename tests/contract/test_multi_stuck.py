@@ -13,7 +13,9 @@ pytest.importorskip("hiredis")
 
 from contract.rigs.aio_virtual import AioVirtualRig
 from contract.rigs.rig import Interrupted
-from contract.test_stuck_loops import NAME, OWNER, PROMPT_SECONDS, Scene
+from contract.test_stuck_loops import NAME, OWNER, PROMPT_SECONDS, STUCK_SECONDS, Scene
+from relock import ClientClosedError
+from relock._runtime.session import closing
 
 OTHER = "b"
 BOTH = (NAME, OTHER)
@@ -138,6 +140,26 @@ def test_a_wait_for_one_gives_back_the_others_and_begins_anew(play: Play) -> Non
         assert task.result() is True
         scene.until_levels(1, 2)
         scene.end()
+
+    play(test)
+
+
+def test_a_close_gives_back_what_a_call_has_whose_loop_stands_still(play: Play) -> None:
+    def test(scene: SceneOfTwo) -> None:
+        scene.others_second.acquire()
+        actor = scene.rig._actor()
+        task = scene.rig.start(lambda: actor.do(scene.both_of_task.acquire))
+        scene.rig.until(lambda: scene.rig.is_queued(OTHER), "the task waits, and has the first one")
+        scene.block()
+        begin = scene.rig.clock()
+        closing.close(scene.session)
+        assert scene.rig.clock() - begin < STUCK_SECONDS
+        assert scene.rig.is_free(NAME)
+        with pytest.raises(ClientClosedError):
+            task.result()
+        scene.others_second.release()
+        scene.rig.until_free(OTHER, "the close")
+        assert scene.others.acquire() is True
 
     play(test)
 

@@ -37,7 +37,7 @@ class CallRecord:
     def part(self) -> Self:
         """Return the record of a part of this call, which is claimed and undone with the whole."""
         part = type(self)()
-        part.whole, part.task, part.suspended = self, self.task, self.suspended
+        part.whole, part.task = self, self.task
         return part
 
     @property
