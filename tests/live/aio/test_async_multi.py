@@ -4,9 +4,12 @@ import asyncio
 import contextlib
 
 import pytest
-from support.tasks import SOON, free
+from support.masters import Deployment
+from support.tasks import NODE_TIMEOUT, SOON, free, until
+from support.until import until as sync_until
+from support.urls import options_for
 
-from relock import AsyncClient, AsyncMultiLock, LockLostError, Loss, NotOwnedError
+from relock import AsyncClient, AsyncMultiLock, Client, ClientClosedError, LockLostError, Loss, NotOwnedError
 
 pytestmark = pytest.mark.every_quorum
 
@@ -162,3 +165,94 @@ async def test_a_block_that_is_left_well_leaves_no_hook(client: AsyncClient, nam
         with pytest.raises(LockLostError):
             await plain.release()
         await plain.acquire()
+
+
+# Ends -----------------------------------------------------------------------------------------------------------------
+
+
+def wait_until_free(client: Client, *names: str) -> None:
+    def are_free() -> bool:
+        infos = [client.info(name) for name in names]
+        return not any(info.held or info.queue for info in infos)
+
+    sync_until(are_free, within=SOON, what="all are free")
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_a_close_ends_a_wait_and_gives_back_the_locks_before(
+    server: Deployment, name: str, *, is_own: bool
+) -> None:
+    options = options_for(server.url, {"node_timeout": 1.0})  # so long does a close last
+    a, b, c = names_of(name)
+    with Client(server.url, **options) as others, Client(server.url, **options) as threads:
+        client = AsyncClient(server.url, **options) if is_own else AsyncClient(threads)
+        lock = client.lock_all([a, b, c])
+        others.lock(b, owner="other").acquire()
+        waiting = asyncio.create_task(lock.acquire())
+        await until(lambda: client.statistics().waiting == 1, "the task waits, and has the first lock")
+        await client.close()
+        with pytest.raises(ClientClosedError):
+            await waiting
+        with pytest.raises(ClientClosedError):
+            await lock.acquire()
+        await asyncio.to_thread(wait_until_free, others, a, c)
+        others.lock(b, owner="other").release()
+        await asyncio.to_thread(wait_until_free, others, b)
+
+
+async def test_locks_are_released_though_the_client_of_their_task_was_closed(server: Deployment, name: str) -> None:
+    with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as threads:
+        client = AsyncClient(threads)
+        lock = client.lock_all(names_of(name))
+        await lock.acquire()
+        await client.close()
+        await lock.release()
+        assert not lock.owned()
+        with pytest.raises(NotOwnedError):
+            await lock.release()
+        await asyncio.to_thread(wait_until_free, threads, *lock.names)
+
+
+def test_what_a_task_of_a_closed_loop_had_of_all_is_given_back(server: Deployment, name: str) -> None:
+    """The task is kept alive, not cancelled: it waits for the second lock, and has the first one."""
+    a, b, c = names_of(name)
+    with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as threads:
+        client, loop = AsyncClient(threads), asyncio.new_event_loop()
+        threads.lock(b, owner="other").acquire()
+        tasks: list[asyncio.Task[bool]] = []
+
+        async def wait() -> None:
+            tasks.append(asyncio.create_task(client.lock_all([a, b, c], owner="job").acquire()))
+            await until(lambda: client.statistics().waiting == 1, "the task is in the queue")
+
+        loop.run_until_complete(wait())
+        loop.close()
+        wait_until_free(threads, a, c)
+        threads.lock(b, owner="other").release()
+        wait_until_free(threads, b)
+        with threads.lock_all([a, b, c], owner="job", timeout=SOON):
+            pass
+        asyncio.run(client.close())
+        assert not threads._session.several
+        assert not tasks[0].done()
+        tasks[0]._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_a_body_that_is_closed_after_its_loop_gives_all_locks_back(server: Deployment, name: str) -> None:
+    client, loop = AsyncClient(server.url, **options_for(server.url, {})), asyncio.new_event_loop()
+    names = names_of(name)
+
+    async def work() -> None:
+        async with client.lock_all(names, owner="job", cancel_on_lost=True):
+            await asyncio.sleep(3600)
+
+    body = work()
+    task = loop.create_task(body)
+    loop.run_until_complete(until(lambda: client.statistics().held == 3, "the task has all locks"))
+    loop.close()
+    with pytest.raises(RuntimeError, match="no event loop of asyncio runs"):
+        body.close()
+    with Client(server.url, **options_for(server.url, {})) as others:
+        wait_until_free(others, *names)
+    asyncio.run(client.close())
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
