@@ -71,6 +71,13 @@ THREADS_THAT_WAIT = """
     while not client.statistics().waiting:
         time.sleep(0.01)
 """
+A_THREAD_THAT_WAITS_FOR_ONE_OF_SEVERAL = """
+    client, other = relock.Client(urls), relock.Client(urls)
+    other.lock("b").acquire()
+    threading.Thread(target=client.lock_all(["a", "b", "c"]).acquire, daemon=True).start()
+    while not client.statistics().waiting:
+        time.sleep(0.01)
+"""
 LAST_DEEDS = "import atexit\nlast_deeds = []\natexit.register(lambda: [deed() for deed in last_deeds])\n"
 A_LAST_DEED_THAT_LOCKS = """
     client = relock.Client(urls)
@@ -128,6 +135,12 @@ def test_daemon_threads_that_wait_leave_no_hold_and_end_without_a_word(urls: lis
     errors = play(THREADS_THAT_WAIT, urls)
     assert "Traceback" not in errors
     until(lambda: holds_left(urls) == [], within=20, what="no hold is left for a lease of 30 s")
+
+
+def test_a_daemon_thread_that_waits_for_one_of_several_locks_gives_the_others_back(urls: list[str]) -> None:
+    errors = play(A_THREAD_THAT_WAITS_FOR_ONE_OF_SEVERAL, urls)
+    assert "Traceback" not in errors
+    until(lambda: set(holds_left(urls)) == {"lock:{b}"}, within=20, what="only the hold of the other client is left")
 
 
 def test_what_else_the_process_does_at_its_end_may_take_locks(urls: list[str]) -> None:
