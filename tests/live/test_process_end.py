@@ -75,8 +75,9 @@ A_THREAD_THAT_WAITS_FOR_ONE_OF_SEVERAL = """
     client, other = relock.Client(urls), relock.Client(urls)
     other.lock("b").acquire()
     threading.Thread(target=client.lock_all(["a", "b", "c"]).acquire, daemon=True).start()
-    while not client.statistics().waiting:
+    while not (other.info("b").queue and client.statistics().waits):
         time.sleep(0.01)
+    time.sleep(0.1)
 """
 LAST_DEEDS = "import atexit\nlast_deeds = []\natexit.register(lambda: [deed() for deed in last_deeds])\n"
 A_LAST_DEED_THAT_LOCKS = """
