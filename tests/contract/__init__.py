@@ -28,5 +28,7 @@ Two more kinds of tests need no steps, but lines that can hold a request or a re
 * `test_order`: replies in every order; late replies before the reply to the next request; scripts that later ones have
   passed.
 
+`test_multi` and `test_multi_stuck` hold the same promises for several locks that are taken as one.
+
 No test sleeps and hopes. A node timeout that must pass is short, and no test fails if it passes too soon.
 """

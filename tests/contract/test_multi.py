@@ -53,6 +53,9 @@ def test_all_locks_are_taken_and_given_back(rig: Rig, name: str) -> None:
         assert lock.locked()
         assert {one: info.hold_count for one, info in lock.info().items()} == dict.fromkeys(names, 1)
     assert not lock.owned()
+    assert not lock.locked()
+    with client.lock(names[1]):
+        assert lock.locked(), "one of them is"
     free_all(rig, lock, "the block")
 
 
@@ -254,9 +257,9 @@ def test_threads_of_one_owner_never_wait_for_each_other_inside_their_gates(rig: 
 # Losses, and leaving --------------------------------------------------------------------------------------------------
 
 
-def lose(client: Client, one: str) -> None:
+def lose(client: Client, one: str, owner: str | None = None) -> None:
     """Let an operator end the hold of one lock, and let the caller find out."""
-    lock = client.lock(one)
+    lock = client.lock(one, owner=owner)
     lock.force_release()
     with suppress(LockLostError):
         lock.extend()
@@ -293,6 +296,26 @@ def test_with_one_lock_lost_the_whole_is_lost_and_the_others_are_held_until_they
     assert lock.owned()
     leave(lock)
     assert told == [names[number]]
+
+
+def test_a_lock_that_is_lost_while_its_caller_waits_for_another_gives_all_back(rig: Rig, name: str) -> None:
+    client, others = rig.client(node_timeout=PATIENT), rig.client()
+    rig.warm_up(client)
+    a, b, c = names_of(name)
+    held = others.lock(b, owner="other")
+    take(held, 1)
+    lock = client.lock_all([a, b, c], owner="job")
+    waiting = rig.start(lock.acquire)
+    rig.until(lambda: rig.is_queued(b), "the caller waits, and has the first lock")
+    lose(client, a, "job")
+    held.release()
+    with pytest.raises(LockLostError) as caught:
+        waiting.result()
+    assert caught.value.lock == a
+    assert [client.lock(one, owner="job").hold_count for one in (a, b, c)] == [0, 0, 0]
+    free_all(rig, lock, "the loss")
+    assert lock.acquire(timeout=20)
+    lock.release()
 
 
 def test_each_hold_of_the_whole_tells_one_loss(rig: Rig, name: str) -> None:
