@@ -73,7 +73,7 @@ def _tell(seed: int) -> bool:
         click.echo(str(error))
     else:
         click.echo(simulation.world.timeline())
-    click.echo(f"{simulation.referee.grants:,} grants")
+    click.echo(f"{simulation.grants:,} grants")
     return bool(simulation.referee.violations or simulation.world.errors)
 
 

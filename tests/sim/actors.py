@@ -14,9 +14,10 @@ from typing import Any
 
 from support.virtual_actor import VirtualActor
 
-from relock import AsyncClient, AsyncLock, Client
+from relock import AsyncClient, AsyncLock, AsyncMultiLock, Client
 from relock._owner import Owner, running_loop
 from relock._runtime.aio.foreground import current_task as current_owner
+from relock.aio_lock import AsyncDoor
 from relock.testing._loop import VirtualLoop
 from relock.testing._platform import VirtualQueue
 from relock.testing._process import Process, Task, current_task
@@ -137,8 +138,8 @@ class _Counted:
                 go_on = partial(steps.throw, error)
 
 
-class _ActorsLock(AsyncLock):
-    """A lock that also shows the actor's hold to the actor's worker, which is outside the loop."""
+class _ByActor(AsyncDoor):
+    """Door that also shows the actor's holds to the actor's worker, which is outside the loop."""
 
     actor: Actor
 
@@ -148,10 +149,18 @@ class _ActorsLock(AsyncLock):
         return self.actor.who
 
 
-class TaskLock:
-    """An `AsyncLock` as workers use a `Lock`."""
+class _ActorsLock(_ByActor, AsyncLock):
+    """Lock of an actor."""
 
-    def __init__(self, lock: AsyncLock, actor: Actor) -> None:
+
+class _ActorsMultiLock(_ByActor, AsyncMultiLock):
+    """Several locks of an actor as one."""
+
+
+class TaskLock:
+    """An `AsyncLock`, or several as one, as workers use a `Lock`."""
+
+    def __init__(self, lock: AsyncLock | AsyncMultiLock, actor: Actor) -> None:
         self._lock = lock
         self.actor = actor
         self._spec = lock._spec
@@ -256,6 +265,13 @@ class ClientOfActors:
         """Return a lock that the actor of the caller uses."""
         made, actor = self._client.lock(name, **options), self.actor()
         lock = _ActorsLock(self._client, made._spec, cancel_on_lost=False)
+        lock.actor = actor
+        return TaskLock(lock, actor)
+
+    def lock_all(self, names: list[str], **options: Any) -> TaskLock:
+        """Return several locks as one, which the actor of the caller uses."""
+        made, actor = self._client.lock_all(names, **options), self.actor()
+        lock = _ActorsMultiLock(self._client, made._spec, cancel_on_lost=False)
         lock.actor = actor
         return TaskLock(lock, actor)
 

@@ -11,6 +11,7 @@ from relock._runtime.wakeups.hub import AnyHub
 from relock._runtime.wakeups.waiter import Waiter
 from relock.lock import Lock
 from relock.testing._process import Process
+from sim.plan import LOCK
 
 
 @define(eq=False)
@@ -52,8 +53,8 @@ class Call:
     fair: bool = True
 
 
-def queued(sessions: Iterable[tuple[Process, Session]]) -> tuple[tuple[Process, Waiter], ...]:
-    """Return the waiters that have a ticket by now, and whose hub hears every master.
+def queued(sessions: Iterable[tuple[Process, Session]], name: str = LOCK) -> tuple[tuple[Process, Waiter], ...]:
+    """Return the waiters for a lock that have a ticket by now, and whose hub hears every master.
 
     On a master to which a hub has not subscribed yet, no message reaches its waiters, and they are passed over.
     """
@@ -64,7 +65,7 @@ def queued(sessions: Iterable[tuple[Process, Session]]) -> tuple[tuple[Process, 
         for hub in session.hubs.all()
         if hears_everyone(hub)
         for waiter in hub.waiters.values()
-        if waiter.tickets
+        if waiter.tickets and waiter.keys.name == name
     )
 
 

@@ -101,11 +101,19 @@ class Cast:
         """Return the object that the workers of a process use as their `Client`."""
         return self.doors.get(process) or self.client_of(process)
 
-    def lock(self, client: Any, *, renew: bool | None = None) -> Any:
+    @property
+    def _owner(self) -> str | None:
+        return "us" if self.plan.named else None
+
+    def lock_all(self, client: Any, names: list[str], *, renew: bool) -> Any:
+        """Return several locks as one."""
+        return client.lock_all(names, renew=renew, owner=self._owner)
+
+    def lock(self, client: Any, *, renew: bool | None = None, name: str = LOCK) -> Any:
         """Return the lock that all threads want, with the options that chance draws for this object."""
-        owner, wide = "us" if self.plan.named else None, self.plan.wide
+        owner, wide = self._owner, self.plan.wide
         if wide is None:
-            return client.lock(LOCK, renew=renew, owner=owner)
+            return client.lock(name, renew=renew, owner=owner)
         choice = self.world.random.choice
         return client.lock(
             LOCK,

@@ -1,6 +1,7 @@
 """The time for which the lock is free though a call waits for it: when all is well, it must be short."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from attrs import define, field
@@ -14,7 +15,7 @@ from relock.testing._server import Server
 from relock.testing._world import World
 from sim import leftovers
 from sim.beliefs import Belief, Call
-from sim.plan import Plan
+from sim.plan import LOCK, Plan
 from sim.stuck import Stuck
 
 EXPIRY_SECONDS = 0.1  # more than the time from D until the leases have ended on all masters
@@ -54,6 +55,7 @@ class Idle:
     waiting: dict[Call, None] = field(factory=dict)
     _free_at: float = 0.0
     left_until: float = NEVER
+    name: str = LOCK
 
     def freed(self, process: Process) -> None:
         """Note that a thread of this process has lost the lock: from now on, or from when the process can show it."""
@@ -63,7 +65,10 @@ class Idle:
         """Note that a process has crashed: its holds end with their `leases` (s), as do those of its waiters."""
         self.left(leases)
         for seconds in (0.0, UNHEARD_SECONDS):
-            self.world.after(seconds, lambda: self.left(leftovers.given_to(process, self.servers, self._sessions)))
+            self.world.after(seconds, partial(self._died, process))
+
+    def _died(self, process: Process) -> None:
+        self.left(leftovers.given_to(process, self.servers, self._sessions, self.name))
 
     def left(self, leases: list[float]) -> None:
         """Note leases that no client ends, by the seconds that are left of them."""
@@ -73,7 +78,7 @@ class Idle:
 
     def waits(self, calls: Iterable[Call], beliefs: Sequence[Belief], calm_at: float) -> list[Wait]:
         """Return those of these calls that wait for a free lock though they could act, the longest wait first."""
-        free_since = max(self._free_since(beliefs), calm_at)
+        free_since = max(self.free_since(beliefs), calm_at)
         begins = [
             (call, max(call.called_at, free_since, self.stuck.until(call.process)))
             for call in calls
@@ -94,7 +99,7 @@ class Idle:
             return 0.0
         return process.local() - max(call.called_at_local + call.timeout, process.local(stuck.until(process)))
 
-    def _free_since(self, beliefs: Sequence[Belief]) -> float:
+    def free_since(self, beliefs: Sequence[Belief]) -> float:
         """Return the moment since which the lock has been free, and a process could know that."""
         left_until = self.left_until
         for belief in beliefs:

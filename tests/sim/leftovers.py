@@ -11,7 +11,14 @@ from sim.beliefs import Belief
 from sim.plan import LOCK
 
 MASTER_KEY = b"lock:master"
-LOCK_KEY = f"lock:{{{LOCK}}}".encode()
+
+
+def key_of(name: str) -> bytes:
+    """Return the key of the lock `name`."""
+    return f"lock:{{{name}}}".encode()
+
+
+LOCK_KEY = key_of(LOCK)
 
 
 def is_of(session: Session, owner: bytes) -> bool:
@@ -19,31 +26,34 @@ def is_of(session: Session, owner: bytes) -> bool:
     return f"{client_name(owner).decode()}.".startswith(f"{session.client_id}.")
 
 
-def undone(servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]]) -> Iterator[str]:
-    """Yield the leftovers of attempts when all threads have released the lock, and leases have not ended yet."""
+def undone(servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]], name: str = LOCK) -> Iterator[str]:
+    """Yield the leftovers of attempts when all threads have released a lock, and leases have not ended yet."""
+    key = key_of(name)
     for server in servers:
-        found = server.master.contents(LOCK_KEY)
-        queue = [waiter for waiter, _ in server.master.contents(LOCK_KEY + b":queue") or []]
+        found = server.master.contents(key)
+        queue = [waiter for waiter, _ in server.master.contents(key + b":queue") or []]
         dead = [session for process, session in sessions if process.is_dead]
         left = [owner for owner in [*(found or ()), *queue] if not any(is_of(session, owner) for session in dead)]
         if left:
             yield f"{server.name} still has {left} of those who live"
     for process, session in sessions:
-        if not process.is_dead and (session.holds.of_name(LOCK) or session.hubs.waiters()):
+        if not process.is_dead and (session.holds.of_name(name) or session.hubs.waiters()):
             yield f"{process.name} has or awaits something for nobody"
 
 
-def of_client(servers: Sequence[Server], process: Process, session: Session, kept: set[bytes]) -> Iterator[str]:
+def of_client(
+    servers: Sequence[Server], process: Process, session: Session, kept: set[bytes], name: str = LOCK
+) -> Iterator[str]:
     """Yield the leftovers of a closed client on reachable masters; `kept` names holds that were not released.
 
     A slow master may give the waiter of such a hold a place instead, which goes with the release of the hold.
     """
-    kept = kept | {waiter_name(hold) for hold in kept}
+    kept, key = kept | {waiter_name(hold) for hold in kept}, key_of(name)
     for server in servers:
         if not server.is_up or server.is_stopped or process.name in server.unreachable:
             continue
-        queue = [waiter for waiter, _ in server.master.contents(LOCK_KEY + b":queue") or []]
-        found = [*(server.master.contents(LOCK_KEY) or ()), *queue]
+        queue = [waiter for waiter, _ in server.master.contents(key + b":queue") or []]
+        found = [*(server.master.contents(key) or ()), *queue]
         left = [one for one in found if is_of(session, one) and one not in kept]
         if left:
             yield f"{server.name} still has {left} of {process.name}, whose client is closed"
@@ -64,14 +74,14 @@ def miscounted(servers: Sequence[Server], belief: Belief, levels: int) -> Iterat
         yield f"{belief.process.name} has {levels} levels, but the masters say {counts}"
 
 
-def given_to(process: Process, servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]]) -> list[float]:
+def given_to(
+    process: Process, servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]], name: str = LOCK
+) -> list[float]:
     """Return how long (s) the holds of a process's clients last on the masters, also unknown holds."""
-    own = [session for one, session in sessions if one is process]
-    owners = [(server.master, owner) for server in servers for owner in server.master.contents(LOCK_KEY) or ()]
+    own, key = [session for one, session in sessions if one is process], key_of(name)
+    owners = [(server.master, owner) for server in servers for owner in server.master.contents(key) or ()]
     return [
-        master.read("PTTL", LOCK_KEY) / 1000
-        for master, owner in owners
-        if any(is_of(session, owner) for session in own)
+        master.read("PTTL", key) / 1000 for master, owner in owners if any(is_of(session, owner) for session in own)
     ]
 
 

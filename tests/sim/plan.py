@@ -72,6 +72,21 @@ class Moves:
 
 
 @frozen
+class Several:
+    """Part of a plan in which callers take several locks: by `lock_all`, one inside the other, or both.
+
+    Attributes:
+        names: the locks.
+        whole: how likely a caller takes all that it wants as one.
+        alone: how likely each lock is taken by itself otherwise.
+    """
+
+    names: tuple[str, ...]
+    whole: float
+    alone: float
+
+
+@frozen
 class Plan:
     """One run.
 
@@ -91,6 +106,7 @@ class Plan:
         named: whether the threads of a client name one ``owner=``, and take turns.
         wide: the further choices of a wider run; None in most runs.
         moves: how masters move; None in most runs.
+        several: the locks that callers take together; None in most runs, which have one lock.
         names: how many other locks each process uses at most, with caches that are too small for so many.
         loops: the numbers of the clients that are used by tasks of an event loop.
         closes: how likely a client is closed when one of its threads has just released the lock; another one follows.
@@ -123,6 +139,7 @@ class Plan:
     lasting: tuple[float, ...] = (0.01, 0.2, 0.8, 1.5)
     wide: Wide | None = None
     moves: Moves | None = None
+    several: Several | None = None
     names: int = 0
     closes: float = 0.0
     ends_at: float = 0.0

@@ -84,7 +84,7 @@ def play(commit: str, seeds: range, *, stops: bool) -> Piece:
         except Exception:  # a mistake of the simulator: it must be seen, and must cost no other run
             piece.run.violations.append(seed)
             piece.reports.append(f"seed {seed}: it could not be played to its end\n{traceback.format_exc()}")
-        piece.run.grants += simulation.referee.grants
+        piece.run.grants += simulation.grants
         faults.update(simulation.faults)
         if stops and piece.reports:
             piece.run.last = seed

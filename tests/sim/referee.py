@@ -17,7 +17,7 @@ The referee knows the true time, and may look into every process and every maste
 * in wider runs, a lease that is shorter than its owner asked for or counts on, or that was not renewed though there was
   time;
 * a master that a slow event loop takes for silent, when all is well;
-* an error in any thread that is not one of relock's.
+* an error in any thread that is not one of relock's. `sim.several` has what is different with several locks.
 """
 
 from collections import Counter
@@ -44,8 +44,7 @@ from sim.fork import InheritedConnection
 from sim.given import Given
 from sim.idle import Idle, Wait
 from sim.leases import ROUNDING_SECONDS, Leases
-from sim.leftovers import LOCK_KEY
-from sim.plan import STRANGER, Plan
+from sim.plan import LOCK, STRANGER, Plan
 from sim.stuck import Stuck
 
 COUNT_SECONDS = 0.1  # until all masters have a count that was changed, when all is well
@@ -62,6 +61,8 @@ class Referee:
         calm_at: the true time from which all is well; infinity while that is not known.
         given: which servers have had which holds, if masters move.
         faults: how many of each kind have struck.
+        name: the lock that is judged.
+        family: the referees of all locks of the run, by name; they share what is no lock's own.
     """
 
     world: World
@@ -85,15 +86,19 @@ class Referee:
     _must_succeed: bool = field(init=False)
     stuck: Stuck = field(init=False)
     _sessions: list[tuple[Process, Session]] = field(factory=list)
+    name: str = LOCK
+    family: dict[str, "Referee"] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.clocks = Clocks(self.world, self.servers, self.plan.guard)
         self.leases = Leases(self.world, self.servers, self.plan)
         self.stuck = Stuck(self.world)
-        self.idle = Idle(self.world, self.servers, self.plan, self.stuck, self._sessions)
-        self.ends = Ends(self.world, self.servers, self.idle, self.stuck, self._sessions, self.violate)
+        self.idle = Idle(self.world, self.servers, self.plan, self.stuck, self._sessions, name=self.name)
+        ends = self.world, self.servers, self.idle, self.stuck, self._sessions, self.violate
+        self.ends = Ends(*ends, name=self.name)
+        self.family[self.name] = self
         self._judges_votes = self.plan.only_clocks_fail
-        # Where strangers come, each client is refused once, after a larger guard has come.
+        # A stranger's larger guard refuses each client once.
         self._must_succeed = self.plan.is_prompt and STRANGER not in self.plan.kinds
 
     def meet(self, process: Process, session: Session) -> None:
@@ -121,7 +126,7 @@ class Referee:
 
     def called(self, process: Process, timeout: float, *, fair: bool = True) -> Call:
         """Note that a thread asks for the lock; the waiters that are queued by now are ahead of it."""
-        ahead = queued(self._sessions)
+        ahead = queued(self._sessions, self.name)
         call = Call(process, self.world.now, process.local(), timeout, ahead, self._highest, fair)
         if timeout:
             self.idle.waiting[call] = None
@@ -268,14 +273,12 @@ class Referee:
         return belief.process.local() - begin >= belief.hold.spec.node_timeout - ROUNDING_SECONDS
 
     def _check_length(self, belief: Belief, begin: float, ttl: float) -> None:
-        lacks = self.leases.lacks(belief.hold, begin, ttl)
-        if lacks > 0:
+        if (lacks := self.leases.lacks(belief.hold, begin, ttl)) > 0:
             self.violate(f"{belief.process.name} asked for a lease of {ttl} s, and has it for {lacks:.3f} s less")
 
     def _is_undisturbed(self, belief: Belief) -> bool:
         """Return whether nothing could end a lease before its time, or make this client shorten one for its clock."""
-        is_forced = self.operators or self._forced_at != NEVER
-        clocks = self.clocks
+        is_forced, clocks = self.operators or self._forced_at != NEVER, self.clocks
         return not (is_forced or clocks.steps or clocks.has_forgotten or belief.process.stood_still(0.0))
 
     # The rules ------------------------------------------------------------------------------------------------------
@@ -332,7 +335,7 @@ class Referee:
         """
         if process.true(hold.granted_at) > self._forced_at:
             return False
-        kept = sum(hold.owner in (server.master.contents(LOCK_KEY) or ()) for server in self.servers)
+        kept = sum(hold.owner in (server.master.contents(leftovers.key_of(self.name)) or ()) for server in self.servers)
         return kept < quorum_of(len(self.servers))
 
     def check_forced(self, found: list[Belief]) -> None:
@@ -415,10 +418,8 @@ class Referee:
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
 
     def _check_loss(self, belief: Belief) -> None:
-        if not belief.hold.renew or belief.may_be_ended or belief.is_over:
-            return
-        if belief.kept_until != NEVER:
-            return  # a closed client renews nothing
+        if not belief.hold.renew or belief.may_be_ended or belief.is_over or belief.kept_until != NEVER:
+            return  # in the last case its client is closed, and renews nothing
         if self.is_calm and not belief.process.was_paused_since(belief.since):
             self.violate(f"{belief.process.name} lost it though all is well: {belief.hold.loss}")
         elif (

@@ -11,7 +11,7 @@ This module puts a run together and plays it. `sim.cast` has those that take par
 import contextlib
 import gc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from attrs import evolve
@@ -32,6 +32,7 @@ from sim.moves import Mover
 from sim.plan import CALM_SECONDS, Moves, Plan
 from sim.referee import Referee
 from sim.replication import ReplicatedServer
+from sim.several import Progress, SeveralReferee
 from sim.special import plan_of
 from sim.strikes import Strikes
 from sim.turns import STEADY_SECONDS, Turns
@@ -77,10 +78,11 @@ class Simulation:
             for number in range(plan.masters)
         ]
         self.everywhere = list(self.servers)  # two for each address in runs in which masters move
-        self.referee = Referee(world, self.servers, plan)
+        self.referee, progress = _judges(world, self.servers, plan)
+        self._progress = progress
         self.cast = cast = Cast(world, self.servers, plan, self.referee)
         calls = Calls(world, self.referee)
-        turns = Turns(cast, self.referee, calls)
+        turns = Turns(cast, self.referee, calls, progress)
         mover = self._pair_up(plan.moves) if plan.moves is not None else None
         self.strikes = Strikes(cast, self.referee, calls, turns, everywhere=self.everywhere, mover=mover)
         for number in range(plan.clients):
@@ -90,6 +92,11 @@ class Simulation:
     def faults(self) -> Counter[str]:
         """Count the faults that have struck, by kind."""
         return self.referee.faults
+
+    @property
+    def grants(self) -> int:
+        """Count the grants of all locks."""
+        return sum(referee.grants for referee in self.referee.family.values())
 
     def _conditions(self, number: int) -> Conditions:
         """Return the network of a master: the last ones, which are a minority, may be slower than the others."""
@@ -129,20 +136,27 @@ class Simulation:
             self.strikes.schedule()
             self._look_again()
             if plan.is_calm:
-                self.referee.calm_at = CALM_SECONDS + plan.longest - plan.ttl
+                self._calm_from(CALM_SECONDS + plan.longest - plan.ttl)
             else:
                 world.run(plan.faults + 2.0)  # the last faults end by themselves
                 self.strikes.heal()
-                self.referee.calm_at = world.now + plan.settling
+                self._calm_from(world.now + plan.settling)
             world.run(world.now + STEADY_SECONDS, is_over=self.cast.are_all_done)
             self._check_the_end()
         self._give_verdict()
         return self
 
+    def _calm_from(self, when: float) -> None:
+        for referee in self.referee.family.values():
+            referee.calm_at = when
+
     def _look_again(self) -> None:
         """Let the referee also look of its own accord, so that it sees the beliefs of a process that stands still."""
-        self.referee.check_exclusion()
+        for referee in self.referee.family.values():
+            referee.check_exclusion()
         self.referee.check_votes()
+        if self._progress is not None:
+            self._progress.check()
         if not self.cast.are_all_done():
             self.world.after(LOOK_SECONDS, self._look_again)
 
@@ -151,8 +165,11 @@ class Simulation:
         if not self.cast.are_all_done():
             self.referee.violate(f"not everybody has come to an end {STEADY_SECONDS} s after all was healed")
         elif self.referee.is_calm:
-            world.run(max(world.now + UNDO_SECONDS, self.referee.stuck.last_end, self.referee.idle.left_until))
-            self.referee.ends.check_undone()
+            family = self.referee.family.values()
+            left_until = max(referee.idle.left_until for referee in family)
+            world.run(max(world.now + UNDO_SECONDS, self.referee.stuck.last_end, left_until))
+            for referee in family:
+                referee.ends.check_undone()
         for client, process in zip(self.cast.clients, self.cast.processes, strict=True):
             if not process.is_dead:
                 process.start(partial(self._close, process, client), "closing")
@@ -163,16 +180,28 @@ class Simulation:
             process.end()
 
     def _close(self, process: Process, client: VirtualClient) -> None:
-        ends = self.referee.ends
-        ends.closes(process, self.referee.beliefs)
+        family = self.referee.family.values()
+        for referee in family:
+            referee.ends.closes(process, referee.beliefs)
         client.close()
-        if self.plan.is_calm and self.plan.is_prompt:
-            ends.closed(process, client._session)
+        for referee in family if self.plan.is_calm and self.plan.is_prompt else ():
+            referee.ends.closed(process, client._session)
 
     def _give_verdict(self) -> None:
         problems = self.referee.violations + [f"{who}: {error!r}" for who, error in self.world.errors]
         if problems:
             raise ViolationError(f"seed {self.world.seed}: {problems[0]}\n{self.plan}\n{self.world.timeline()}")
+
+
+def _judges(world: World, servers: Sequence[ReplicatedServer], plan: Plan) -> tuple[Referee, Progress | None]:
+    """Return the referee, with those of all locks, and the judge of who gets on if callers take several locks."""
+    if plan.several is None:
+        return Referee(world, servers, plan), None
+    first = SeveralReferee(world, servers, plan)
+    for name in plan.several.names:
+        if name != first.name:
+            first.sibling(name)
+    return first, Progress(world, first)
 
 
 @contextlib.contextmanager

@@ -14,12 +14,14 @@ from sim.plan import (
     CALLS,
     CALM_SECONDS,
     FAILING_BACK,
+    LOCK,
     MIDDLE_TTL_SECONDS,
     MOVING,
     SETTLING_SECONDS,
     TTL_SECONDS,
     Moves,
     Plan,
+    Several,
     Wide,
 )
 
@@ -30,6 +32,8 @@ CROSSED_PART = 0.06  # of the runs in which no master moves
 TRUSTED_PART = 0.04  # of those that are not crossed either
 APART_PART = 0.03  # of those that are not trusted either
 APART_SECONDS = 20.0  # by which masters' clocks differ from the true time there, at most
+SEVERAL_PART = 0.06  # of the runs that are of no other kind
+LOCKS = (LOCK, "b", "c", "d")  # in runs in which callers take several
 WIDE_PART = 0.25  # of those that are of no other kind
 LENGTHENED_PART = 0.3  # of the wide runs
 LOOPS_PART = 0.25  # of all clients, in all runs
@@ -80,6 +84,46 @@ def _draw_crossed(random: Random) -> Plan:
         named=False,
         turns=16,
         pause=0.02,
+    )
+
+
+def several(seed: int, part: float = SEVERAL_PART) -> Plan | None:
+    """Return a plan in which callers take several locks; None for most seeds. It is otherwise as most plans are."""
+    random = Random(f"overlapping {seed}")
+    if random.random() >= part:
+        return None
+    names = LOCKS[: random.randint(2, len(LOCKS))]
+    chances = {"whole": random.choice([0.3, 0.6, 0.9]), "alone": random.choice([0.3, 0.7])}
+    (drawn,) = random.choices(list(_SEVERAL_SORTS), list(_SEVERAL_SORTS.values()))
+    return evolve(drawn(random), several=Several(names, **chances))
+
+
+def _draw_closing(random: Random) -> Plan:
+    """Draw clients that are closed."""
+    plan = closing(random.getrandbits(32), 1.0)
+    assert plan is not None
+    return plan
+
+
+def _draw_ended(random: Random) -> Plan:
+    """Draw loops that are closed."""
+    plan = ended(random.getrandbits(32), 1.0)
+    assert plan is not None
+    return plan
+
+
+def _draw_cut_off(random: Random) -> Plan:
+    """Draw calls that are interrupted, or cancelled, at every turn."""
+    return evolve(
+        draw_any(random, ("interrupt",), is_calm=True),
+        masters=random.choice([1, 1, 3]),
+        clients=3,
+        turns=8,
+        stays=(0.0, 0.01, 0.3),
+        timeouts=random.choice([(0.0, 0.05, 0.5), (0.05, 20.0)]),
+        faults=6.0,
+        fault_pause=0.03,
+        renew=random.random() < 0.8,
     )
 
 
@@ -288,5 +332,7 @@ def _draw_lengthened(random: Random) -> Plan:
     )
 
 
+_SEVERAL_SORTS = {draw: 0.6, _draw_cut_off: 0.25, _draw_ended: 0.05, _draw_closing: 0.1}
 _MOVED_SORTS = {_draw_moved: 0.4, _draw_planned: 0.2, _draw_failed_back: 0.4}
-_KINDS = (moved, crossed, trusted, apart, stuck, ended, closing, strange, mass)  # the first with a plan decides
+# The first with a plan decides.
+_KINDS = (moved, crossed, trusted, apart, stuck, ended, closing, strange, mass, several)

@@ -29,6 +29,7 @@ from sim.plan import (
 )
 from sim.referee import Referee
 from sim.replication import ReplicatedServer
+from sim.stuck import COSTS
 from sim.turns import Turns
 
 STEPS = (0.06, 0.1, 0.3, 0.9, 3.0)  # seconds by which a clock is set, ahead or back; the last is beyond a lease
@@ -123,7 +124,8 @@ class Strikes:
         self._referee.struck(process.name, kind, seconds)
         if kind == "crash client":
             process.crash()
-            self._referee.died(process)
+            for referee in self._referee.family.values():
+                referee.died(process)
         elif kind == "pause client":
             process.pause()
             world.after(seconds, process.resume)
@@ -190,7 +192,7 @@ class Strikes:
     def _close_loop(self) -> None:
         """Close a loop whose tasks have the lock, or wait for it, and keep the tasks. Another loop may follow."""
         doors = {process: door for process, door in self._cast.doors.items() if not (process.is_dead or door.is_left)}
-        holding = [belief.process for belief in self._referee.believers() if belief.process in doors]
+        holding = [process for process in self._believing() if process in doors]
         if not doors or self._world.now < self._plan.begins or self._cast.are_all_done():
             return  # when a run is over, the next loop would take the lock anew
         process, is_last = self._world.random.choice(holding or list(doors)), self._world.chance() < LAST_LOOP_PART
@@ -200,7 +202,10 @@ class Strikes:
     def _loop_closed(self, process: Process, door: ClientOfActors, *, is_last: bool) -> None:
         referee = self._referee
         referee.struck(process.name, CLOSE_LOOP, 0.0)
-        referee.ends.abandoned(process, referee.beliefs)
+        for one in referee.family.values():
+            one.ends.abandoned(process, one.beliefs)
+            if self._plan.several:  # its tasks may have had any of the locks before they had all
+                one.idle.left([COSTS[CLOSE_LOOP]])
         for call in referee.idle.waiting.copy():
             if call.process is process:
                 referee.stuck.begin(call, CLOSE_LOOP, CLOSED_SECONDS)
@@ -209,6 +214,10 @@ class Strikes:
         if not is_last:
             door.begin_anew()
             self._turns.go_on(process, door, f"{process.name}-again")
+
+    def _believing(self) -> list[Process]:
+        """Return the process of each belief."""
+        return [belief.process for referee in self._referee.family.values() for belief in referee.believers()]
 
     def _strike_server(self, kind: str, server: ReplicatedServer, seconds: float) -> None:
         world = self._world
@@ -313,7 +322,7 @@ class Strikes:
         ]
         if not parents or self._referee.faults["fork"] == FORKS_MAX:
             return
-        holding = {belief.process for belief in self._referee.believers()}
+        holding = set(self._believing())
         parent = random.choice([worker for worker in parents if worker.process in holding] or parents)
         process = parent.process
         if process.is_paused:
@@ -334,7 +343,8 @@ class Strikes:
         client._after_fork()  # as os.fork does before any other code of the child
         self._newborn.discard(process)
         self._referee.meet(process, client._session)
-        self._referee.forked(process, self._cast.lock(client))
+        for name, referee in self._referee.family.items():
+            referee.forked(process, self._cast.lock(client, name=name))
         self._turns.take_turns(process, client)
 
     def _send_stranger(self) -> None:
@@ -354,21 +364,23 @@ class Strikes:
 
     def _force_release(self) -> None:
         """Let an operator end any hold, from a process of its own."""
-        world, referee = self._world, self._referee
+        world, plan = self._world, self._plan
+        name = world.random.choice(plan.several.names) if plan.several else LOCK
+        referee = self._referee.family[name]
         process, client = self._cast.make_client("operator")
 
         found = referee.forced()
 
         def over() -> None:
             referee.operator_done()
-            if self._plan.is_calm and done:
-                world.after(self._plan.longest / 2, partial(referee.check_forced, found))
+            if plan.is_calm and done:
+                world.after(plan.longest / 2, partial(referee.check_forced, found))
 
         def force() -> None:
             with contextlib.suppress(RelockError):
-                done.append(client.force_release(LOCK))
+                done.append(client.force_release(name))
             client.close()
-            world.after(2 * self._plan.node_timeout, over)  # requests that are still under way are void by then
+            world.after(2 * plan.node_timeout, over)  # requests that are still under way are void by then
 
         done: list[bool] = []
         referee.operators += 1

@@ -11,6 +11,7 @@ from attrs import evolve
 from support.hubs import hubs_of
 
 from relock import MasterDown
+from relock._keys import lock_keys
 from relock._runtime.wakeups.hubs import Hubs
 from relock.testing._conditions import Conditions
 from relock.testing._process import Process
@@ -23,7 +24,7 @@ from sim.ends import ABANDONED_SECONDS, LATE_SECONDS, RELEASED_SECONDS, Ends
 from sim.idle import HAND_OFF_SECONDS
 from sim.leftovers import LOCK_KEY
 from sim.liveness import CLOSING_PART, closing
-from sim.plan import Plan
+from sim.plan import LOCK, Plan
 from sim.referee import COUNT_SECONDS, Referee
 from sim.simulation import Simulation, ViolationError
 
@@ -162,7 +163,7 @@ def test_others_wait_for_the_lease_of_such_a_hold_and_no_longer(game: Game, late
 
 @pytest.mark.parametrize("is_closing", [True, False])
 def test_a_waiter_of_a_client_that_is_being_closed_may_be_passed(game: Game, *, is_closing: bool) -> None:
-    waiter = SimpleNamespace(owner=OWNER, tickets=[7])
+    waiter = SimpleNamespace(owner=OWNER, tickets=[7], keys=lock_keys("lock", LOCK))
     game.session.hubs = hubs_of(SimpleNamespace(waiters={OWNER: waiter}, subscriptions=[]))
     other = game.referee.called(Process(game.world, "other"), timeout=1.0)
     if is_closing:

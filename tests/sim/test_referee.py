@@ -12,6 +12,7 @@ from support.hubs import hubs_of
 from relock._core.clocks import Offset
 from relock._core.master_facts import News, Stepped
 from relock._core.quorum import NEVER, quorum_of
+from relock._keys import lock_keys
 from relock._runtime.wakeups.hubs import Hubs
 from relock.testing._conditions import Conditions
 from relock.testing._process import Process
@@ -21,7 +22,7 @@ from sim.clocks import Clocks
 from sim.draws import draw
 from sim.idle import HAND_OFF_SECONDS, Idle
 from sim.leftovers import LOCK_KEY
-from sim.plan import Moves
+from sim.plan import LOCK, Moves
 from sim.referee import Referee
 
 EPOCH_SECONDS = 1_700_000_000.0
@@ -121,7 +122,7 @@ def test_a_waiter_may_be_passed_only_while_its_client_does_not_hear_every_master
     confirmed = [SimpleNamespace(is_confirmed=False) for _ in range(3)]
     for one in confirmed[not hears :]:
         one.is_confirmed = True
-    waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
+    waiter = SimpleNamespace(owner=b"first:1", tickets=[7], keys=lock_keys("lock", LOCK))
     hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=confirmed)
     game.referee._sessions.append((Process(game.world, "first"), cast(Any, SimpleNamespace(hubs=hubs_of(hub)))))
     game.referee.plan = evolve(game.referee.plan, fair=True)
@@ -132,7 +133,7 @@ def test_a_waiter_may_be_passed_only_while_its_client_does_not_hear_every_master
 
 @pytest.mark.parametrize("timeout", [1.0, 100.0])
 def test_a_waiter_may_be_passed_while_it_leaves_since_its_time_is_over(game: Game, timeout: float) -> None:
-    waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
+    waiter = SimpleNamespace(owner=b"first:1", tickets=[7], keys=lock_keys("lock", LOCK))
     hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=[])
     first = Process(game.world, "first")
     game.referee._sessions.append((first, cast(Any, SimpleNamespace(hubs=hubs_of(hub)))))
@@ -149,7 +150,7 @@ def test_a_waiter_may_be_passed_while_it_leaves_since_its_time_is_over(game: Gam
 def test_a_waiter_whose_client_moves_its_subscription_may_be_passed_if_masters_move(game: Game) -> None:
     moving = SimpleNamespace(is_confirmed=False)
     moving.is_confirmed = True
-    waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
+    waiter = SimpleNamespace(owner=b"first:1", tickets=[7], keys=lock_keys("lock", LOCK))
     hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=[moving])
     game.referee._sessions.append((Process(game.world, "first"), cast(Any, SimpleNamespace(hubs=hubs_of(hub)))))
     game.referee.plan = evolve(game.referee.plan, fair=True, is_guarded=False, moves=Moves(0.1, ("grant",), 1.0))

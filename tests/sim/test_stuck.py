@@ -8,6 +8,7 @@ import pytest
 from attrs import define, evolve
 from support.hubs import hubs_of
 
+from relock._keys import lock_keys
 from relock.testing._conditions import Conditions
 from relock.testing._loop import VirtualLoop
 from relock.testing._process import Parking, Process
@@ -19,7 +20,7 @@ from sim.ends import RELEASED_SECONDS
 from sim.idle import HAND_OFF_SECONDS
 from sim.leftovers import LOCK_KEY
 from sim.liveness import STUCK_PART, stuck
-from sim.plan import LONG_HANDLER, LOOP_STUCK, STOP_PROCESS
+from sim.plan import LOCK, LONG_HANDLER, LOOP_STUCK, STOP_PROCESS
 from sim.referee import OVERSHOOT_SECONDS, Referee
 from sim.simulation import Simulation
 from sim.stuck import Spell, Stuck
@@ -158,7 +159,7 @@ def test_a_wait_ends_soon_after_its_thread_can_act(game: Game, late: float) -> N
 @pytest.mark.parametrize("is_stuck", [True, False])
 def test_one_that_cannot_act_may_be_passed(game: Game, *, is_stuck: bool) -> None:
     process = Process(game.world, "first")
-    waiter = SimpleNamespace(owner=b"first:1", tickets=[7])
+    waiter = SimpleNamespace(owner=b"first:1", tickets=[7], keys=lock_keys("lock", LOCK))
     hub = SimpleNamespace(waiters={waiter.owner: waiter}, subscriptions=[])
     game.referee._sessions.append((process, cast(Any, SimpleNamespace(hubs=hubs_of(hub)))))
     first = game.referee.called(process, LONG_SECONDS)

@@ -18,6 +18,8 @@ from sim.calls import Calls
 from sim.cast import Cast
 from sim.plan import Wide
 from sim.referee import COUNT_SECONDS, Referee
+from sim.several import Progress
+from sim.several_turns import SeveralTurns
 
 STEADY_SECONDS = 200.0  # of true time, for all threads to come to an end after the end of all faults
 FIRST_LOOKS = 2  # tries before a run begins: at the first one, some connections may not be open yet
@@ -78,7 +80,7 @@ class Turns:
         is_healed: whether all faults are over, so that all threads must come to an end.
     """
 
-    def __init__(self, cast: Cast, referee: Referee, calls: Calls) -> None:
+    def __init__(self, cast: Cast, referee: Referee, calls: Calls, progress: Progress | None = None) -> None:
         self.is_healed: bool = cast.plan.is_calm
         self._cast = cast
         self._world = cast.world
@@ -86,6 +88,7 @@ class Turns:
         self._referee = referee
         self._calls = calls
         self._gates: dict[Process, Any] = {}  # gates at which threads that name one ``owner=`` take turns
+        self._several = progress and SeveralTurns(cast, calls, progress, lambda: self._is_about_to_end, self._block)
 
     def start(self, made: tuple[Process, VirtualClient]) -> None:
         """Start the threads of a client that was just made."""
@@ -145,7 +148,8 @@ class Turns:
         if process in ends.closing or len(ends.closing) == CLOSED_MAX:
             return
         session, has_door = self._cast.client_of(process)._session, process in self._cast.doors
-        ends.closes(process, self._referee.beliefs)
+        for referee in self._referee.family.values():
+            referee.ends.closes(process, referee.beliefs)
         is_exit = self._plan.threads == 1 and self._world.random.random() < EXIT_PART  # an exit waits for other threads
         self._referee.struck(process.name, "exit" if is_exit else "close", 0.0)
         if is_exit:
@@ -154,7 +158,8 @@ class Turns:
             closing._finish_for_exit(session)
         else:
             client.close()
-        ends.closed(process, session)
+        for referee in self._referee.family.values():
+            referee.ends.closed(process, session)
         if is_exit:
             process.crash()
         self.start(self._cast.make_client(f"client-{len(self._cast.processes)}", has_loop=has_door))
@@ -187,12 +192,13 @@ class Turns:
             return False
 
     def _turn(self, process: Process, lock: Lock, timeout: float, stay: float) -> bool:
+        take = self._several.take if self._several else self._take
         if not self._plan.named:
-            return self._take(process, lock, timeout, stay)
+            return take(process, lock, timeout, stay)
         turns = self._gates[process]
         turns.acquire(timeout=STEADY_SECONDS)
         try:
-            return self._take(process, lock, timeout, stay)
+            return take(process, lock, timeout, stay)
         finally:
             turns.release()
 

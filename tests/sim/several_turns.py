@@ -1,0 +1,253 @@
+"""Turns in which callers take several locks: by `lock_all`, one inside the other, or both."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from attrs import define, field
+
+from relock import LockLostError, QuorumError, RelockError
+from relock.testing._process import Process
+from sim.actors import Actor, Interrupted, actor_of
+from sim.beliefs import Belief
+from sim.calls import Calls
+from sim.cast import Cast
+from sim.referee import Referee
+from sim.several import Progress, SeveralReferee
+
+FOREVER = float("inf")
+AGAIN_PART = 0.6  # of the calls of a caller that has locks, which name some of these as well
+BETWEEN_PART = 1.5  # of a lease, for which a caller that has locks waits at most until it takes others
+USE_PART = 0.2  # of a holder's looks, at which it calls `ensure`, or extends
+
+
+@define(eq=False)
+class Held:
+    """Locks of one caller.
+
+    Attributes:
+        locks: a lock object of the caller for each name.
+        levels: the caller's levels of each name.
+        taken: the objects by which it took them, and their names.
+    """
+
+    process: Process
+    locks: dict[str, Any]
+    levels: Counter[str] = field(factory=Counter)
+    beliefs: dict[str, Belief] = field(factory=dict)
+    taken: list[tuple[Any, list[str]]] = field(factory=list)
+
+    def has(self, name: str) -> bool:
+        """Return whether the caller's client says that the caller has a hold of this lock, valid or not."""
+        hold = self.locks[name]._hold()
+        return hold is not None and hold.count > 0
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Return whether the caller never goes on."""
+        return self.process.is_dead or any(belief.is_abandoned for belief in self.beliefs.values())
+
+
+class SeveralTurns:
+    """Turns of the threads and tasks of one run.
+
+    Args:
+        is_about_to_end: returns whether holders must not stay.
+        block: lets the loop of an actor stand still now and then.
+    """
+
+    def __init__(
+        self,
+        cast: Cast,
+        calls: Calls,
+        progress: Progress,
+        is_about_to_end: Callable[[], bool],
+        block: Callable[[Actor | None], None],
+    ) -> None:
+        assert cast.plan.several is not None
+        self._cast = cast
+        self._random = cast.world.random
+        self._plan = cast.plan
+        self._first: Referee = progress.first
+        self._calls = calls
+        self._progress = progress
+        self._several = cast.plan.several
+        self._is_about_to_end = is_about_to_end
+        self._block = block
+
+    def take(self, process: Process, lock: Any, timeout: float, stay: float) -> bool:
+        """Take some locks, with the options of `lock`, stay, and leave them; return whether the caller got all."""
+        client, names, renew = self._cast.door_of(process), self._several.names, lock._spec.options.renew
+        held = Held(process, {name: self._cast.lock(client, renew=renew, name=name) for name in names})
+        wanted = sorted(self._random.sample(names, self._random.randint(1, len(names))))
+        try:
+            for part in self._parts(wanted):
+                if held.taken:
+                    process.sleep(self._random.random() * min(stay, BETWEEN_PART * self._plan.longest))
+                if not self._take_part(held, part, timeout, renew):
+                    return False
+            self._stay(held, stay)
+            return True
+        finally:
+            if not held.is_abandoned:
+                self._leave(held)
+
+    def _parts(self, names: list[str]) -> list[list[str]]:
+        """Return the names in parts, each of which is taken by one call, in the order of the names."""
+        chance, random = self._several, self._random
+        if random.random() < chance.whole:
+            return [names]
+        if random.random() < chance.alone:
+            return [[name] for name in names]
+        split = random.randint(0, len(names))
+        return [part for part in (names[:split], names[split:]) if part]
+
+    # Taking ---------------------------------------------------------------------------------------------------------
+
+    def _take_part(self, held: Held, fresh: list[str], timeout: float, renew: bool) -> bool:
+        """Take these locks, perhaps with one more level of others; return whether the caller has them now."""
+        process, names = held.process, [*fresh]
+        if held.taken and self._random.random() < AGAIN_PART:
+            names += self._random.sample(sorted(held.beliefs), self._random.randint(1, len(held.beliefs)))
+        door = self._door(held, names, renew)
+        calls = {name: self._referee(name).called(process, timeout, fair=self._plan.fair) for name in fresh}
+        want = self._progress.begins(process, [*held.beliefs, *fresh], held.beliefs.values()) if timeout else None
+        self._cast.acquiring[process] += 1
+        got = False
+        try:
+            with self._calls.call(actor_of(door)):
+                limit = -1 if timeout == FOREVER else timeout
+                got = door.acquire(timeout=limit) if timeout else door.acquire(blocking=False)
+        except Interrupted:
+            for name, call in calls.items():
+                self._referee(name).interrupted(call, held.locks[name], self._cast.acquiring[process] - 1)
+        except QuorumError as error:
+            self._referee(fresh[0]).failed(calls[fresh[0]], error)
+        except LockLostError as error:
+            since = min([belief.since for belief in held.beliefs.values()], default=calls[fresh[0]].called_at)
+            self._referee(fresh[0]).lost_some(calls[fresh[0]], since, error)
+        except RelockError:
+            pass  # the client is closed
+        else:
+            self._referee(fresh[0]).check_timeout(calls[fresh[0]])
+        finally:
+            self._cast.acquiring[process] -= 1
+            for name, call in calls.items():
+                self._referee(name).over(call)
+            if want is not None:
+                self._progress.waiting.pop(want, None)
+        if got:
+            self._has_got(held, door, names, calls)
+        else:
+            self._has_not_got(held, fresh, names)
+        return got
+
+    def _door(self, held: Held, names: list[str], renew: bool) -> Any:
+        """Return an object that takes these locks; for a single one, it may be a plain lock."""
+        if len(names) == 1 and self._random.random() < 0.5:
+            return held.locks[names[0]]
+        shuffled = self._random.sample(names, len(names))
+        return self._cast.lock_all(self._cast.door_of(held.process), shuffled, renew=renew)
+
+    def _has_got(self, held: Held, door: Any, names: list[str], calls: dict[str, Any]) -> None:
+        """Judge a call that took all its locks."""
+        holds = {name: held.locks[name]._hold() for name in names}
+        missing = [name for name in names if not held.has(name)]
+        if missing:
+            self._first.violate(f"{held.process.name} was told that it has {names}, and has no hold of {missing}")
+            return
+        last_grant = max(hold.granted_at for hold in holds.values())
+        if any(hold.deadline <= last_grant for hold in holds.values()) and not self._first.clocks.steps:
+            self._first.violate(f"{held.process.name} was told that it has {names}, and never had all at once")
+        held.taken.append((door, names))
+        for name in names:
+            held.levels[name] += 1
+            if name in calls:
+                held.beliefs[name] = self._referee(name).granted(held.locks[name], holds[name], calls[name])
+            self._referee(name).counted(held.beliefs[name])
+        self._look(held)
+
+    def _has_not_got(self, held: Held, fresh: list[str], names: list[str]) -> None:
+        """Judge a call that took none of its locks: what the caller had before, it has still, and nothing more."""
+        for name in fresh:
+            self._referee(name).idle.freed(held.process)
+            if held.has(name):
+                self._first.violate(f"{held.process.name} has {name} by a call that did not take all of {names}")
+        for name in names:
+            if name in held.beliefs:
+                self._referee(name).counted(held.beliefs[name])
+        self._look(held)
+
+    # Staying --------------------------------------------------------------------------------------------------------
+
+    def _stay(self, held: Held, stay: float) -> None:
+        """Stay, and check the holds. A stay without an end is over when one is lost, or all were renewed for long."""
+        process, locks = held.process, [held.locks[name] for name in held.beliefs]
+        until = process.local() + min(stay, 3 * self._plan.longest)
+        while (left := until - process.local()) > 0:
+            shortest = min(lock.remaining() for lock in locks)
+            process.sleep(min(left, 0.2 if stay < FOREVER else max(0.001, min(0.2, shortest / 2))))
+            self._look(held)
+            self._block(actor_of(locks[0]))
+            if self._random.random() < USE_PART:
+                self._use(held, *self._random.choice(held.taken))
+            if (stay == FOREVER and not all(lock.owned() for lock in locks)) or self._is_about_to_end():
+                return
+
+    def _look(self, held: Held) -> None:
+        """Judge all holds of a caller, and what the objects say by which it took them."""
+        for name, belief in held.beliefs.items():
+            self._referee(name).look(belief, held.levels[name])
+        for door, names in held.taken:
+            self._judge(held, names, f"owned() of {names}", door.owned)
+
+    def _judge(self, held: Held, names: list[str], what: str, ask: Callable[[], bool]) -> None:
+        """Judge an answer that says whether the caller has all these locks."""
+        beliefs = [held.beliefs[name] for name in names]
+        had_all = all(belief.is_believed() for belief in beliefs)
+        said = ask()
+        has_all = all(belief.is_believed() for belief in beliefs)
+        is_wrong = not had_all if said else has_all
+        if is_wrong and not any(belief.is_over for belief in beliefs):
+            self._first.violate(f"{held.process.name} was told {said} by {what}")
+
+    def _use(self, held: Held, door: Any, names: list[str]) -> None:
+        """Call `ensure` on the holds, or extend them."""
+        called = door.ensure if self._random.random() < 0.5 else door.extend
+        with contextlib.suppress(Interrupted, QuorumError):
+            self._judge(held, names, f"ensure or extend of {names}", partial(self._confirms, called, door))
+
+    def _confirms(self, called: Callable[[], object], door: Any) -> bool:
+        try:
+            with self._calls.call(actor_of(door)):
+                called()
+        except LockLostError:
+            return False
+        return True
+
+    # Leaving --------------------------------------------------------------------------------------------------------
+
+    def _leave(self, held: Held) -> None:
+        """Leave all, the last one that was taken first; each release leaves all its locks, whatever becomes of one."""
+        while held.taken:
+            self._look(held)
+            door, names = held.taken.pop()
+            held.levels.subtract(names)
+            left = {name: held.beliefs[name] for name in names if not held.levels[name]}
+            for name, belief in left.items():
+                self._referee(name).leaves(belief)
+            with contextlib.suppress(RelockError, Interrupted), self._calls.call(actor_of(door)):
+                door.release()
+            for name in names:
+                self._referee(name).counted(held.beliefs[name])
+                if name in left:
+                    held.beliefs.pop(name).is_released = True
+                    if held.has(name):
+                        self._first.violate(f"{held.process.name} has {name}, which it has released")
+
+    def _referee(self, name: str) -> SeveralReferee:
+        referee = self._first.family[name]
+        assert isinstance(referee, SeveralReferee)
+        return referee
