@@ -660,6 +660,58 @@ BUGS = [
         "since = self.due_at",
         seed=1107,
     ),
+    # Only runs in which callers take several locks find these.
+    Bug(
+        "several locks are taken in any order",
+        "src/relock/_options.py",
+        "    different = sorted({check_name(name) for name in names}, key=str.encode)\n",
+        "    different = list(dict.fromkeys(check_name(name) for name in names))\n",
+        seed=1409,
+    ),
+    Bug(
+        "a caller that waits for one of several locks keeps those behind it",
+        f"{CORE}/multi.py",
+        "            yield from self._give_back(record, who, left[refused + 1 :])\n",
+        "            behind = [one for one, other in zip(left, outcomes, strict=True) if other is not None]\n"
+        "            left = [*left[: refused + 1], *behind[1:]]\n",
+        seed=1409,
+    ),
+    Bug(
+        "a caller that does not get several locks keeps those before the refused one",
+        f"{CORE}/multi.py",
+        "            if outcome is not None:\n                yield from self._give_back(record, who)\n",
+        "            if outcome is not None:\n",
+        seed=1232,
+    ),
+    Bug(
+        "one of several locks may be lost during the wait for another",
+        f"{CORE}/multi.py",
+        "        yield from self._check_all(record, who)\n",
+        "",
+        seed=1493,
+    ),
+    Bug(
+        "a release of several locks stops at the first error",
+        f"{CORE}/multi.py",
+        "one in zip(record.members, spec.members, strict=True)]\n",
+        "one in zip(record.members, spec.members, strict=True)]\n"
+        "        for flow in flows:\n            yield from flow\n",
+        seed=1182,
+    ),
+    Bug(
+        "the undo of an interrupted call forgets one of several locks",
+        f"{CORE}/interrupts.py",
+        "        for part in reversed(record.members):\n",
+        "        for part in reversed(record.members[1:]):\n",
+        seed=1200,
+    ),
+    Bug(
+        "an interrupted release of several locks leaves those that it had not begun with",
+        f"{CORE}/interrupts.py",
+        "        if record.due is not None and record.hold is None and record.completed is None:\n",
+        "        if False:\n",
+        seed=1200,
+    ),
     # Only runs in which clients are closed, or end with their processes, find these.
     Bug(
         "what is pending when a client is closed is left to leases",
