@@ -213,13 +213,13 @@ def test_an_interrupted_release_of_a_hold_that_a_wait_found_lost_leaves_nothing(
     lock.acquire()
     lock.force_release()
     assert not condition.wait(0.01)
-    end = client._session.interrupted.end_stand_in
+    end = client._session.interrupted.leave_lost
 
     def strike_once(hold: Hold) -> None:
-        monkeypatch.setattr(client._session.interrupted, "end_stand_in", end)
+        monkeypatch.setattr(client._session.interrupted, "leave_lost", end)
         raise Interrupt
 
-    monkeypatch.setattr(client._session.interrupted, "end_stand_in", strike_once)
+    monkeypatch.setattr(client._session.interrupted, "leave_lost", strike_once)
     with pytest.raises(Interrupt):
         lock.release()
     until(lambda: not client.info(name).held, within=LONG, what="nothing is left")

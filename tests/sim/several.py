@@ -1,7 +1,7 @@
-"""Judgement of runs in which callers take several locks: one referee for each lock, and one look at who gets on.
+"""Judgement of runs in which callers take several locks: one referee for each lock, and one look at which calls get on.
 
 A caller of `lock_all` has the locks that come before the one for which it waits. So a lock may be free of believers,
-and yet wait for nobody's mistake: the rule is about all locks that calls connect. While none of these has a holder who
+and yet wait for nobody's mistake: the rule is about all locks that calls connect. While none of these has a holder that
 is inside, some call must get on.
 """
 

@@ -194,7 +194,7 @@ class Simulation:
 
 
 def _judges(world: World, servers: Sequence[ReplicatedServer], plan: Plan) -> tuple[Referee, Progress | None]:
-    """Return the referee, with those of all locks, and the judge of who gets on if callers take several locks."""
+    """Return the referee, with those of all locks, and the judge of progress if callers take several locks."""
     if plan.several is None:
         return Referee(world, servers, plan), None
     first = SeveralReferee(world, servers, plan)

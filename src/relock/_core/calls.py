@@ -335,7 +335,7 @@ class Calls:
         except LockLostError:
             hold.count = left
             if not left:
-                self._interrupted.end_stand_in(hold)
+                self._interrupted.leave_lost(hold)
             raise
 
     def _end(self, hold: Hold) -> CallFlow[None]:
@@ -372,6 +372,7 @@ class Calls:
             host.holds[hold.keys.name, hold.key] = hold  # `lose` needs it there; `Lock.lost` reads it later
             host.lose(hold, FORGOTTEN)
             hold.count = 0
+            self._interrupted.leave_lost(hold)
             raise lost_error(hold)
         hold.count = 0
         if ending.is_awaited:

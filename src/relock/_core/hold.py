@@ -40,6 +40,7 @@ class Hold:
         settled: a quorum of masters gave the token, so the release need not write it to the others.
         lease_ends: until when each master surely keeps the lease.
         deadline: D, until when a quorum of the masters surely keeps the lease.
+        told_until: the latest D from before a master forgot the hold or its clock stepped: the owner may rely on it.
         ending: the request that ends the hold, prepared but for the owner.
         answers: what each master has answered to the acquire so far.
         loss_hooks: callbacks that cancel code under the lock; a loss calls them at once, and they must not wait.
@@ -93,6 +94,7 @@ class Hold:
         "spec",
         "takes_turns",
         "token",
+        "told_until",
         "ttl",
         "wanted",
     )
@@ -121,7 +123,7 @@ class Hold:
         self.late_until = granted_at + spec.node_timeout
         self.callbacks: list[Callable[[Loss], object]] = [] if options.on_lost is None else [options.on_lost]
         self.loss_hooks: list[Callable[[Loss], object]] = []
-        self.counts_until = NEVER
+        self.counts_until = self.told_until = NEVER
         self.settling = False
         self.is_stalled = False
         self.entered_by: NestedTask | None = None
@@ -304,7 +306,10 @@ class Hold:
         ends: list[float] = []
         while ends != self.lease_ends:
             ends = self.lease_ends.copy()
-            self.deadline = deadline_of(ends, self.quorum)
+            deadline = deadline_of(ends, self.quorum)
+            if deadline < self.deadline:  # first: as soon as the deadline is earlier, the hold may be found lost
+                self.told_until = max(self.told_until, self.deadline)
+            self.deadline = deadline
 
     def count_healing(self, answers: Sequence[Reply | Failure], sent_at: float, end: float, now: float) -> None:
         """Count the leases of the masters that healing gave the hold to, if the deadline has not passed."""

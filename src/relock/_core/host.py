@@ -206,10 +206,16 @@ class Host(ABC):
         self.counters.losses += 1
         for tell in hold.loss_hooks.copy():
             tell(loss)
-        # Act, then tell. The undo is needed even for FORGOTTEN: a minority may have the hold, or get it late.
-        self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(now, hold.late_until))
+        # Act, then tell. The undo is needed even for FORGOTTEN: a minority may have the hold, or get it late. While the
+        # owner may rely on the lease, the masters that keep the hold must go on: until then or until the owner leaves.
+        if now >= hold.told_until:
+            self.end_lost(hold)
         self.tell_loss(hold, loss)
         self.emit(Lost(loss.lock, reason))
+
+    def end_lost(self, hold: Hold) -> None:
+        """End in the background what masters still have of a lost hold."""
+        self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(self.clock(), hold.late_until))
 
     # What goes to the background ------------------------------------------------------------------------------------
 

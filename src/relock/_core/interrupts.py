@@ -11,6 +11,7 @@ from relock._core.call_record import CallRecord
 from relock._core.hold import FOREVER, Hold
 from relock._core.host import Host
 from relock._core.lock_spec import LockSpec, MultiSpec
+from relock._core.quorum import NEVER
 from relock._core.tasks import GoOn
 from relock._owner import Owner
 
@@ -121,7 +122,7 @@ class Interrupted:
                 host.holds.pop((hold.keys.name, hold.key), None)
                 host.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, host.clock()))
             else:
-                self.end_stand_in(hold)
+                self.leave_lost(hold)
 
     def _give_back(self, record: CallRecord, hold: Hold | None, levels: int) -> None:
         """Note in `record` that `levels` of `hold` (0: all) must be given back; if the gate is taken, do that later.
@@ -175,9 +176,14 @@ class Interrupted:
         finally:
             self._leave_gates(record)
 
-    def end_stand_in(self, hold: Hold) -> None:
-        """End in the background the hold that stood in for the lost `hold`, whose last level is left."""
+    def leave_lost(self, hold: Hold) -> None:
+        """End in the background what the lost `hold`, whose last level is left, has kept from other owners.
+
+        That is what some masters still have of the hold, or the hold that stood in for it.
+        """
         host = self._host
+        if hold.told_until > NEVER:
+            host.end_lost(hold)
         other = host.holds.pop((hold.keys.name, stand_in(hold)), None)
         if other is not None and other.loss is None:
             host.undo(other.keys, other.owner, other.token, other.ttl, max(other.late_until, host.clock()))

@@ -11,11 +11,13 @@ from relock import LockLostError, NotGranted
 from relock._core.call_record import CallFlow, CallRecord, Enter
 from relock._core.effects import Ask
 from relock._core.flows.inspect import QUEUE_LIMIT
+from relock._core.hold import Hold
 from relock._core.quorum import Refused
-from relock._core.tasks import GoOn, Settle
+from relock._core.tasks import GoOn, Settle, UndoTask
 from relock._scripts import load
 
 KEY = ("a", JOB.key)
+FORGETFUL = [[b"absent", 1_000_000]] * 3 + [[b"extended", 1_000_000]] * 2
 Deed = Callable[[PureHost, CallRecord], CallFlow[Any]]
 CALLS: dict[str, tuple[int, Deed, int]] = {
     "acquire": (0, PureHost.acquire, 0),
@@ -188,3 +190,61 @@ def test_a_waiter_is_known_until_its_undo_is_with_the_janitor() -> None:
     host.forget = forget  # type: ignore[method-assign,assignment]
     host.interrupted.undo_acquire(record)
     assert handed_before == [2]
+
+
+def ends(host: PureHost) -> list[bytes]:
+    """Return the holds that the janitor was told to end on the masters."""
+    return [task.owner for task in host.handed if isinstance(task, UndoTask)]
+
+
+def lost_before_its_end(host: PureHost, levels: int) -> Hold:
+    """Take the lock, and find that three of five masters have forgotten it; the others keep it."""
+    hold = host.take(levels)
+    assert hold.deadline > host.now + 1.0
+    hold.drop_absent(FORGETFUL)
+    with pytest.raises(LockLostError):
+        host.check_valid(hold)
+    return hold
+
+
+def test_masters_that_keep_a_lost_hold_go_on_until_its_owner_has_left_every_level() -> None:
+    """The owner may rely on the time that `ensure` has told it, and a loop that stands still hears of no loss."""
+    host = PureHost(masters=5)
+    hold = lost_before_its_end(host, levels=2)
+    assert ends(host) == []
+    for left in (1, 0):
+        with pytest.raises(LockLostError):
+            host.do(host.release())
+        assert host.levels() == left
+        assert ends(host) == ([] if left else [hold.owner])
+
+
+def test_an_interrupted_release_of_a_lost_hold_ends_it_on_the_masters_that_keep_it() -> None:
+    host = PureHost(masters=5)
+    hold = lost_before_its_end(host, levels=1)
+    host.interrupted.undo_release(CallRecord(), host.spec, JOB, 1)
+    assert host.levels() == 0
+    assert ends(host) == [hold.owner]
+
+
+def test_a_hold_that_is_found_lost_after_the_time_that_its_owner_was_told_is_ended_at_once() -> None:
+    host = PureHost(masters=5)
+    hold = host.take(1)
+    hold.drop_absent(FORGETFUL)
+    host.now = hold.told_until
+    with pytest.raises(LockLostError):
+        host.check_valid(hold)
+    assert ends(host) == [hold.owner]
+
+
+def test_a_release_that_finds_its_hold_lost_ends_it_on_the_masters_that_keep_it() -> None:
+    host = PureHost(masters=5)
+    hold = host.take(1)
+    hold.told_until = hold.deadline + 1.0  # a master's clock has stepped since
+    flow = host.release()
+    next(flow)
+    absent = [[[b"absent", 1_000_000]]] * 3 + [[[b"released", 1_000_000]]] * 2
+    with pytest.raises(LockLostError):
+        host.do(flow, absent)
+    assert host.levels() == 0
+    assert ends(host) == [hold.owner]
