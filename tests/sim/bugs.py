@@ -140,7 +140,7 @@ BUGS = [
         "lua/count.lua",
         "redis.pcall('HSET', lock, owner, count) == 0",
         "(count == '1' and redis.call('HDEL', lock, owner) or redis.call('HSET', lock, owner, count)) >= 0",
-        seed=1002,
+        seed=1005,
     ),
     Bug(
         "the hold count is added to, not set",
@@ -299,7 +299,7 @@ BUGS = [
         f"{RUNTIME}/background/janitor.py",
         "        if self._next_heartbeat() <= now:\n",
         "        if False:\n",
-        seed=1001,
+        seed=1002,
     ),
     Bug(
         "an extension shortens the lease",
@@ -549,7 +549,7 @@ BUGS = [
         f"{CORE}/calls.py",
         "            first = started_at, answers\n            outcome",
         "            first = (host.clock() if self._is_crowded else started_at), answers\n            outcome",
-        seed=2573,
+        seed=1239,
     ),
     Bug(
         "no timer wakes a task that sleeps",
@@ -591,7 +591,7 @@ BUGS = [
         f"{RUNTIME}/aio/loop_inbox.py",
         "            inboxes.loop.call_soon_threadsafe(self.ring)\n",
         "            pass\n",
-        seed=1001,
+        seed=1107,
     ),
     Bug(
         "a loop's connection is used on though it leads to another server",
@@ -666,7 +666,7 @@ BUGS = [
         "src/relock/_options.py",
         "    different = sorted({check_name(name) for name in names}, key=str.encode)\n",
         "    different = list(dict.fromkeys(check_name(name) for name in names))\n",
-        seed=1409,
+        seed=1495,
     ),
     Bug(
         "a caller that waits for one of several locks keeps those behind it",
