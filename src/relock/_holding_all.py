@@ -31,12 +31,12 @@ class HoldingAll(Handle):
 
     def owned(self) -> bool:
         """Return whether the caller has all locks; local, no I/O. False once one of the holds is lost."""
-        return len(self._valid_holds()) == len(self._spec.members)
+        return bool(self._valid_holds())
 
     @property
     def hold_count(self) -> int:
         """Number of levels that the caller has of every lock; local, no I/O. 0 if it lacks one of them."""
-        return min([hold.count for hold in self._valid_holds()]) if self.owned() else 0
+        return min([hold.count for hold in self._valid_holds()], default=0)
 
     @property
     def token(self) -> None:
@@ -46,7 +46,7 @@ class HoldingAll(Handle):
     def tokens(self) -> Mapping[str, int | None]:
         """Fencing token of each hold, by the lock's name; None for each if the caller does not have all locks."""
         tokens = {hold.keys.name: hold.token for hold in self._valid_holds()}
-        return {name: tokens.get(name) if self.owned() else None for name in self.names}
+        return {name: tokens.get(name) for name in self.names}
 
     @property
     def lost(self) -> bool:
@@ -57,7 +57,7 @@ class HoldingAll(Handle):
     def remaining(self) -> float:
         """Return for how many seconds all holds are still valid, at least; local, no I/O; 0.0 without all of them."""
         now = self._client._session.clock()
-        return min([hold.remaining(now) for hold in self._valid_holds()]) if self.owned() else 0.0
+        return min([hold.remaining(now) for hold in self._valid_holds()], default=0.0)
 
     def __repr__(self) -> str:
         """Show local state only: no I/O, and nothing secret."""
@@ -73,7 +73,9 @@ class HoldingAll(Handle):
         return self.names
 
     def _valid_holds(self) -> list[Hold]:
-        return [hold for hold in self._holds_of(self._who()) if self._valid(hold) is not None]
+        """Return the caller's holds if all are valid, else none. Look once: they may end between two looks."""
+        holds = [hold for hold in self._holds_of(self._who()) if self._valid(hold) is not None]
+        return holds if len(holds) == len(self._spec.members) else []
 
     def _held(self) -> list[Hold]:
         """Return the caller's holds, which may be lost.

@@ -395,10 +395,14 @@ def check_names(names: object) -> list[str]:
     """
     if isinstance(names, str | bytes) or not isinstance(names, Iterable):
         raise TypeError(f"lock_all takes several names, such as a list of str, not {type(names).__name__}: {names!r}")
-    different = sorted({check_name(name) for name in names}, key=str.encode)
+    different: set[str] = set()
+    for name in names:
+        different.add(check_name(name))
+        if len(different) > NAMES_MAX:  # now: there may be names without end
+            break
     if not 1 <= len(different) <= NAMES_MAX:
         raise wrong("names", len(different), f"from 1 to {NAMES_MAX} names")
-    return different
+    return sorted(different, key=str.encode)
 
 
 def check_name(name: object) -> str:

@@ -32,6 +32,8 @@ class MultiLock(Door, HoldingAll):
     `Client.lock_all` never wait for each other in a circle (Havender, 1968). Nothing protects from a lock that is taken
     inside, alone, against this order.
 
+    A wait may end up to two node timeouts after its timeout: the locks that it has must be given back.
+
     Each lock is an ordinary hold of its owner: a `Lock` of the same name nests in it. If one hold is lost, the whole
     counts as lost: `owned` is False, `ensure` raises, and ``on_lost`` is called, once.
     """

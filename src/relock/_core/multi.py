@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from attrs import evolve
 
+from relock._core.book import Book
 from relock._core.call_record import CallFlow, CallRecord
 from relock._core.calls import Calls
 from relock._core.lock_spec import LockSpec, MultiSpec
@@ -37,7 +38,7 @@ class NotAll(NamedTuple):
 class ToldOnce:
     """Callback for the losses of one multi-lock: calls `function` with the first one only.
 
-    Two callbacks for the same function are equal, so a nested acquire adds none.
+    Two callbacks for the same function are equal while neither has been called: a nested acquire adds none.
     """
 
     def __init__(self, function: Callable[[Loss], object]) -> None:
@@ -49,7 +50,7 @@ class ToldOnce:
             self._untold.pop()(loss)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ToldOnce) and self._function == other._function
+        return isinstance(other, ToldOnce) and self._untold == other._untold != []
 
     def __hash__(self) -> int:
         return hash(self._function)
@@ -61,9 +62,10 @@ def acquire_all(calls: Calls, record: CallRecord, spec: MultiSpec, who: Owner, u
     Raises:
         LockLostError, RuntimeError: as `Calls.acquire`, for any of the locks.
     """
-    several = calls._host.several
+    several, holds = calls._host.several, calls._host.holds
     several[record] = None  # Note, then send
-    outcome = yield from _MemberCalls(calls).acquire_all(record, _telling_once(spec.members), who, until)
+    members = _telling_once(spec.members, holds, who)
+    outcome = yield from _MemberCalls(calls).acquire_all(record, members, who, until)
     several.pop(record, None)
     return outcome
 
@@ -77,13 +79,18 @@ def release_all(calls: Calls, record: CallRecord, spec: MultiSpec, who: Owner) -
     return _MemberCalls(calls).release_all(record, spec, who)
 
 
-def _telling_once(members: Sequence[LockSpec]) -> Sequence[LockSpec]:
-    """Return the specs with one callback for all: the first loss of one hold of the multi-lock is reported."""
+def _telling_once(members: Sequence[LockSpec], holds: Book, who: Owner) -> Sequence[LockSpec]:
+    """Return the specs with one callback for all: the first loss of one hold of the multi-lock is reported.
+
+    If holds of the owner have such a callback from before, it is that one.
+    """
     options = members[0].options
     if options.on_lost is None:
         return members
-    once = evolve(options, on_lost=ToldOnce(options.on_lost))
-    return [evolve(member, options=once) for member in members]
+    once = ToldOnce(options.on_lost)
+    before = [hold for member in members if (hold := holds.get((member.keys.name, who.key))) is not None]
+    known = next((known for hold in before for known in hold.callbacks if known == once), once)
+    return [evolve(member, options=evolve(options, on_lost=known)) for member in members]
 
 
 class _MemberCalls(Calls):
@@ -111,13 +118,20 @@ class _MemberCalls(Calls):
             if self._host.clock() < until:
                 (outcome,) = yield from self._take_each(record, [member], who, until)
             if outcome is not None:
-                yield from self._give_back(record, who)
+                yield from self._give_up(record, who, until)
                 if isinstance(outcome, Refused):
                     self._tell(member, came_at)
                 return NotAll(member.keys.name, outcome)
             left = left[refused + 1 :]
         yield from self._check_all(record, who)
         return None
+
+    def _give_up(self, record: CallRecord, who: Owner, until: float) -> CallFlow[None]:
+        """Give back all that the call has taken; in the background if the call is late by a node timeout already."""
+        if self._host.clock() <= until + self._host.node_timeout:
+            yield from self._give_back(record, who)
+        else:
+            self._interrupted.undo_acquire(record)
 
     def _check_all(self, record: CallRecord, who: Owner) -> CallFlow[None]:
         """Give back all members if one was lost while the call waited for another; then raise `LockLostError`."""
@@ -145,6 +159,8 @@ class _MemberCalls(Calls):
         for part, member, result in zip(parts, members, results, strict=True):
             if result is None:  # from here on, an undo gives back one level, and leaves levels that came on top
                 part.completed = self._host.holds.get((member.keys.name, who.key)), 1
+            elif isinstance(result, RelockError):
+                self._interrupted.undo_acquire(part)  # so that it leaves its gate: a give-back enters earlier ones
         errors = [result for result in results if isinstance(result, RelockError)]
         if errors:
             yield from self._give_back(record, who)

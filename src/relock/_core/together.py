@@ -10,7 +10,9 @@ from relock._errors import RelockError
 
 
 class Share(Sequence[Answer]):
-    """Answers to some of the calls of an `Ask`: a view, which also shows answers that come late.
+    """Answers to some of the calls of an `Ask`: a view, in which answers that come late replace those before.
+
+    What it returns for a master is a list of that moment.
 
     Args:
         answers: the answers to all calls.
@@ -33,7 +35,8 @@ class Share(Sequence[Answer]):
 def together(flows: Sequence[CallFlow[Any]]) -> CallFlow[list[Any]]:
     """Run flows side by side: once each has ended or has a request, send all requests as one `Ask`, and go on.
 
-    Every other effect is carried out at once, while the flows after it wait.
+    Every other effect is carried out at once, while the other flows wait. The batch has the latest `until` of its
+    requests, so a request may take longer than its own says.
 
     Return, for each flow, its result or the `RelockError` that ended it. Any other exception ends all flows.
     """

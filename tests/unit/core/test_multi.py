@@ -182,6 +182,44 @@ def test_a_member_that_was_lost_before_gives_the_others_back(who: Owner) -> None
     assert set(host.given) <= {"b"}
 
 
+def test_a_member_that_fails_has_left_its_gate_when_the_others_are_given_back() -> None:
+    """A release of the same owner may be inside an earlier gate, and wait for that of the failed member."""
+    host = PureHost(1, "abc")
+    host.do(host.acquire_all(who=JOB))
+    host.lose(host.holds["b", JOB.key], FORGOTTEN)
+    answer, inside = host.answer, []
+
+    def look(step: Any) -> Any:
+        inside.append("".join(sorted(name for name, _ in host.gates._gates)))
+        return answer(step)
+
+    host.answer = look  # type: ignore[method-assign]
+    with pytest.raises(LockLostError, match="'b'"):
+        host.do(host.acquire_all(who=JOB))
+    assert inside == ["abc", "ac"], "the levels of a and c are taken, and then given back"
+    assert host.counts(JOB) == dict.fromkeys("abc", 1)
+
+
+def test_a_call_that_is_late_by_a_node_timeout_gives_back_in_the_background() -> None:
+    host = PureHost(1, "ab")
+    host.node_timeout = 0.5
+    host.taken = {"b"}
+    answer = host.answer
+
+    def answer_late(step: Any) -> Any:
+        host.now = 100.6
+        return answer(step)
+
+    host.answer = answer_late  # type: ignore[method-assign]
+    record = CallRecord()
+    assert isinstance(host.do(host.acquire_all(record, who=THREAD, until=100.0)), NotAll)
+    assert "release" not in "".join(host.sent)
+    assert host.counts(THREAD) == {}
+    host.interrupted.undo_acquire(record)
+    host.finish()
+    assert host.given == {}
+
+
 @each_owner
 def test_a_member_that_is_lost_while_the_call_waits_for_another_gives_all_back(who: Owner) -> None:
     host = PureHost(1, "abc")
@@ -245,6 +283,38 @@ def losses(host: PureHost, *names: str) -> None:
         host.lose(hold, FORGOTTEN)
         for callback in hold.callbacks:
             callback(hold.loss)  # type: ignore[arg-type]
+
+
+def test_a_callback_that_was_called_for_one_hold_is_called_for_the_next_one_again() -> None:
+    """The lock b is held from before and after, so its hold remembers the callback that was called."""
+    told: list[str] = []
+
+    def tell(loss: Loss) -> None:
+        told.append(loss.lock)
+
+    host = PureHost(1, "ab", on_lost=tell)
+    host.do(host.acquire_all(who=THREAD, names="b"))
+    host.do(host.acquire_all(who=THREAD))
+    losses(host, "a")
+    with pytest.raises(LockLostError):
+        host.do(host.release_all(who=THREAD))
+    host.do(host.acquire_all(who=THREAD))
+    losses(host, "b")
+    assert told == ["a", "b"]
+
+
+def test_holds_that_were_taken_in_two_calls_tell_one_loss() -> None:
+    told: list[str] = []
+
+    def tell(loss: Loss) -> None:
+        told.append(loss.lock)
+
+    host = PureHost(1, "ab", on_lost=tell)
+    host.do(host.acquire_all(who=THREAD))
+    host.do(host.release_all(who=THREAD, names="a"))
+    host.do(host.acquire_all(who=THREAD))
+    losses(host, "a", "b")
+    assert told == ["a"]
 
 
 def test_the_callback_is_told_of_the_first_loss_of_each_hold_of_the_multi_lock() -> None:
