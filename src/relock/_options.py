@@ -395,9 +395,9 @@ def check_names(names: object) -> list[str]:
     """
     if isinstance(names, str | bytes) or not isinstance(names, Iterable):
         raise TypeError(f"lock_all takes several names, such as a list of str, not {type(names).__name__}: {names!r}")
-    different: set[str] = set()
+    different: dict[str, None] = {}
     for name in names:
-        different.add(check_name(name))
+        different[check_name(name)] = None
         if len(different) > NAMES_MAX:  # now: there may be names without end
             break
     if not 1 <= len(different) <= NAMES_MAX:

@@ -664,9 +664,9 @@ BUGS = [
     Bug(
         "several locks are taken in any order",
         "src/relock/_options.py",
-        "    different = sorted({check_name(name) for name in names}, key=str.encode)\n",
-        "    different = list(dict.fromkeys(check_name(name) for name in names))\n",
-        seed=1495,
+        "    return sorted(different, key=str.encode)\n",
+        "    return list(different)\n",
+        seed=1034,
     ),
     Bug(
         "a caller that waits for one of several locks keeps those behind it",
@@ -679,8 +679,8 @@ BUGS = [
     Bug(
         "a caller that does not get several locks keeps those before the refused one",
         f"{CORE}/multi.py",
-        "            if outcome is not None:\n                yield from self._give_back(record, who)\n",
-        "            if outcome is not None:\n",
+        "                yield from self._give_up(record, who, until)\n",
+        "",
         seed=1232,
     ),
     Bug(
@@ -688,7 +688,7 @@ BUGS = [
         f"{CORE}/multi.py",
         "        yield from self._check_all(record, who)\n",
         "",
-        seed=1493,
+        seed=1495,
     ),
     Bug(
         "a release of several locks stops at the first error",
@@ -710,7 +710,7 @@ BUGS = [
         f"{CORE}/interrupts.py",
         "        if record.due is not None and record.hold is None and record.completed is None:\n",
         "        if False:\n",
-        seed=1200,
+        seed=1057,
     ),
     # Only runs in which clients are closed, or end with their processes, find these.
     Bug(
