@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from support.heartbeats import heartbeats_put_off
 from support.masters import Deployment
 from support.until import until
 
@@ -200,7 +201,7 @@ def test_a_release_that_may_tell_nobody_is_confirmed_and_the_waiter_gets_the_loc
         holder, waiter = connect(urls, on_event=events.append), connect(urls)
         lock = holder.lock(name, ttl=TTL)
         lock.acquire()
-        with waiting(waiter.lock(name, ttl=TTL), owner_of) as found:
+        with waiting(waiter.lock(name, ttl=TTL), owner_of) as found, heartbeats_put_off():
             until(lambda: is_queued(server, name), within=30, what="a caller waits")
             lock.release()
             assert all(one.cli("EXISTS", f"lock:{{{name}}}:waiters") for one in server.members)
