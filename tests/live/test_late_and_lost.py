@@ -12,6 +12,7 @@ from support.proxy import calls_script
 from support.until import until
 
 from relock import AcquireTimeoutError, Client, QuorumError, ReleaseUnconfirmed
+from relock._runtime.masters.pool import Pool
 
 pytestmark = pytest.mark.every_quorum
 
@@ -24,9 +25,14 @@ def flaky(proxy: ProxyBefore, connect: Callable[..., Client]) -> Client:
     """A client behind the proxy."""
     client = connect(proxy.url, **PATIENT)
 
+    def is_ready(pool: Pool) -> bool:
+        """Return whether a call would be sent at once: on a connection that owes a reply for long, it is not."""
+        return bool(pool.idle_connections) and not any(connection.in_flight for connection in pool._idle)
+
     def is_warm() -> bool:
         with client.lock("warm-up"), client.lock("warm-up"):
-            return all(master.version and master.down is None for master in client.statistics().masters)
+            answered = all(master.version and master.down is None for master in client.statistics().masters)
+            return answered and all(map(is_ready, client._session.pools))
 
     until(is_warm, within=30, what="all masters are connected")
     return client
