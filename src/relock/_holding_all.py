@@ -29,6 +29,8 @@ class HoldingAll(Handle):
         """Names of the locks, each once, in the order in which they are taken."""
         return tuple(member.keys.name for member in self._spec.members)
 
+    _names = names
+
     def owned(self) -> bool:
         """Return whether the caller has all locks; local, no I/O. False once one of the holds is lost."""
         return bool(self._valid_holds())
@@ -67,10 +69,6 @@ class HoldingAll(Handle):
         return f"<{kind} object names={self.names!r} locked={held} of {len(self.names)} at {id(self):#x}>"
 
     # ------------------------------------------------------------------------------------------------------------------
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return self.names
 
     def _valid_holds(self) -> list[Hold]:
         """Return the caller's holds if all are valid, else none. Look once: they may end between two looks."""

@@ -6,28 +6,30 @@ from itertools import count
 
 import pytest
 
-from contract.rigs.calls import CALLS, Call, leave, take
+from contract.rigs.calls import CALLS, Call, leave, make, take
 from contract.rigs.rig import Interrupted, Rig, all_done, all_struck, calls, release_all
 from contract.rigs.watch import At
-from relock import Lock
+from relock import Lock, MultiLock
 from relock._core.effects import Clock
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.master import Master
 
 each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+one_or_several = pytest.mark.parametrize("several", [False, True], ids=["one lock", "several"])
 
 
 def interrupt() -> None:
     raise Interrupted
 
 
+@one_or_several
 @each_call
-def test_an_interrupt_between_any_two_steps(call: Call, rig: Rig, name: str) -> None:
+def test_an_interrupt_between_any_two_steps(call: Call, rig: Rig, name: str, *, several: bool) -> None:
     client = rig.client(on_event=print)  # events are told last of all, so there are steps up to the very end
     rig.warm_up(client)
-    left: dict[str, str] = {}
+    left: list[tuple[Lock, str]] = []
     for number in count(1):
-        lock = client.lock(f"{name}-{number}")
+        lock, singles = make(client, f"{name}-{number}", several=several)
         take(lock, call.levels)
         strike = At(number, interrupt)
         with rig.watch.each(strike):
@@ -37,24 +39,23 @@ def test_an_interrupt_between_any_two_steps(call: Call, rig: Rig, name: str) -> 
             except Interrupted:
                 is_over = False
         levels = call.after if is_over else call.interrupted
-        assert lock.hold_count == levels, f"after an interrupt {strike.where}"
+        assert {one.hold_count for one in singles} == {levels}, f"after an interrupt {strike.where}"
         if levels:
-            rig.until(
-                partial(rig.agree_on, lock.name, levels),
-                f"the same count here and there after an interrupt {strike.where}",
-            )
+            what = f"the same count here and there after an interrupt {strike.where}"
+            for one in singles:
+                rig.until(partial(rig.agree_on, one.name, levels), what)
             leave(lock)
-        left[lock.name] = strike.where
+        left += [(one, strike.where) for one in singles]
         if not strike.where:
             break
     assert number > 5, "the watch sees the steps"
-    for lock_name, where in left.items():
-        rig.until_free(lock_name, f"an interrupt {where}")
+    for single, where in left:
+        rig.until_free(single.name, f"an interrupt {where}")
     assert client.statistics().held == 0, "no hold without an owner is renewed"
 
 
 def wait_and_be_interrupted(
-    rig: Rig, lock: Lock, number: int, is_waiting: Callable[[], object], give: Callable[[], object]
+    rig: Rig, lock: Lock | MultiLock, number: int, is_waiting: Callable[[], object], give: Callable[[], object]
 ) -> str:
     """Wait for a lock that `give` sets free, and interrupt the step of that `number`.
 
@@ -100,22 +101,45 @@ def test_an_interrupt_between_any_two_steps_of_a_wait(rig: Rig, name: str) -> No
     assert (statistics.held, statistics.waiting) == (0, 0)
 
 
+def test_an_interrupt_between_any_two_steps_of_a_wait_for_one_of_several(rig: Rig, name: str) -> None:
+    """The caller waits for the second lock, holds the first one, and has given back the third."""
+    client, others = rig.client(), rig.client()
+    rig.warm_up(client)
+    rig.warm_up(others)
+    for number in count(1):
+        lock, singles = make(client, f"{name}-{number}", several=True)
+        holder = others.lock(singles[1].name, owner="holder")
+        take(holder, 1)
+        where = wait_and_be_interrupted(rig, lock, number, partial(rig.is_queued, holder.name), holder.release)
+        assert {one.hold_count for one in singles} == {0}
+        for one in singles:
+            rig.until_free(one.name, f"an interrupt {where}")
+        if not where:
+            break
+    assert number > 15, "the watch sees the steps"
+    statistics = client.statistics()
+    assert (statistics.held, statistics.waiting) == (0, 0)
+
+
+@one_or_several
 @each_call
-def test_an_interrupt_while_the_masters_are_silent(call: Call, rig: Rig, name: str) -> None:
+def test_an_interrupt_while_the_masters_are_silent(call: Call, rig: Rig, name: str, *, several: bool) -> None:
     """Replies of the masters are on the way, and come when no caller is left to read them."""
     client = rig.client(node_timeout=10.0)
     rig.warm_up(client)
-    lock = client.lock(name)
-    rig.take_everywhere(lock, call.levels)
+    lock, singles = make(client, name, several=several)
+    for one in singles:
+        rig.take_everywhere(one, call.levels)
     rig.until_settled(client)
-    faults = [line.hold_reply(calls(name, call.script)) for line in rig.lines]
+    faults = [line.hold_reply(calls(singles[-1].name, call.script)) for line in rig.lines]
     assert rig.interrupt(lambda: call.do(lock), when=lambda: all_struck(faults))
-    assert lock.hold_count == call.interrupted
+    assert {one.hold_count for one in singles} == {call.interrupted}
     release_all(faults)
     leave(lock)
-    rig.until_free(name, "the interrupt")
+    for one in singles:
+        rig.until_free(one.name, "the interrupt")
     assert client.statistics().held == 0
-    assert client.lock(name).acquire(timeout=20)
+    assert lock.acquire(timeout=20)
 
 
 def test_an_interrupt_in_the_queue(rig: Rig, name: str) -> None:

@@ -1,17 +1,13 @@
 """Several locks as one, on every driver: all of them or none, in one order, in one time."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from typing import Any
 
 import pytest
-from attrs import frozen
 
 from contract.rigs.calls import leave, take
-from contract.rigs.rig import BRIEF, Interrupted, Rig, all_done, all_struck, calls, release_all
-from contract.rigs.watch import At
+from contract.rigs.rig import BRIEF, TTL, Rig, all_done, all_struck, calls, release_all
 from relock import AcquireTimeoutError, Client, ClientClosedError, LockLostError, MultiLock, NotOwnedError, QuorumError
 from relock._events import Granted, NotGranted, Released
 from relock._runtime.session import closing
@@ -142,6 +138,25 @@ def test_a_caller_that_waits_holds_only_names_before_the_one_it_waits_for(rig: R
     assert client.statistics().refusals == 0
     lock.release()
     free_all(rig, lock, "the release")
+
+
+def test_a_refused_call_leaves_its_longer_lease_and_its_callback_with_a_hold_from_before(rig: Rig, name: str) -> None:
+    client, others = rig.client(), rig.client()
+    rig.warm_up(client)
+    rig.warm_up(others)
+    a, b, _ = names_of(name)
+    told: list[object] = []
+    take(others.lock(b), 1)
+    single, several = client.lock(a, ttl=TTL / 2), client.lock_all([a, b], on_lost=told.append)
+    take(single, 1)
+    assert single.remaining() <= TTL / 2
+    assert not several.acquire(blocking=False)
+    assert single.hold_count == 1
+    assert single.remaining() > TTL / 2
+    assert client.force_release(a)
+    with pytest.raises(LockLostError):
+        single.extend()
+    rig.until(lambda: told, "the callback is told of the loss")
 
 
 @pytest.mark.parametrize("by", ["acquire", "with"])
@@ -437,129 +452,6 @@ def test_requests_that_come_late_leave_nothing(script: str, rig: Rig, name: str)
 
 
 # Interrupts -----------------------------------------------------------------------------------------------------------
-
-
-@frozen
-class Call:
-    """A call of a multi-lock.
-
-    Attributes:
-        levels: how many levels the caller has of each lock before the call.
-        after: how many after the call.
-        interrupted: how many after an interrupt of the call.
-        script: the script that the masters are sent.
-    """
-
-    name: str
-    do: Callable[[MultiLock], object]
-    levels: int
-    after: int
-    interrupted: int
-    script: str
-
-
-def use(lock: MultiLock) -> None:
-    with lock:
-        pass
-
-
-CALLS = [
-    Call("acquire", lambda lock: lock.acquire(), levels=0, after=1, interrupted=0, script="acquire"),
-    Call("nested acquire", lambda lock: lock.acquire(), levels=1, after=2, interrupted=1, script="count"),
-    Call("release", lambda lock: lock.release(), levels=1, after=0, interrupted=0, script="release"),
-    Call("nested release", lambda lock: lock.release(), levels=2, after=1, interrupted=1, script="count"),
-    Call("with", use, levels=0, after=0, interrupted=0, script="acquire"),
-]
-each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
-
-
-def interrupt() -> None:
-    raise Interrupted
-
-
-def levels_of(client: Client, lock: MultiLock) -> set[int]:
-    """Return the numbers of levels that the caller has of the locks."""
-    return {client.lock(one).hold_count for one in lock.names}
-
-
-@each_call
-def test_an_interrupt_between_any_two_steps(call: Call, rig: Rig, name: str) -> None:
-    client = rig.client(on_event=print)  # events are told last of all, so there are steps up to the very end
-    rig.warm_up(client)
-    left: list[tuple[MultiLock, str]] = []
-    for number in count(1):
-        lock = client.lock_all(names_of(f"{name}-{number}"))
-        take(lock, call.levels)
-        strike = At(number, interrupt)
-        with rig.watch.each(strike):
-            try:
-                call.do(lock)
-                is_over = True
-            except Interrupted:
-                is_over = False
-        levels = call.after if is_over else call.interrupted
-        assert levels_of(client, lock) == {levels}, f"after an interrupt {strike.where}"
-        if levels:
-            what = f"the same counts here and there after an interrupt {strike.where}"
-            rig.until(partial(agree, rig, lock, levels), what)
-            leave(lock)
-        left.append((lock, strike.where))
-        if not strike.where:
-            break
-    assert number > 5, "the watch sees the steps"
-    for lock, where in left:
-        free_all(rig, lock, f"an interrupt {where}")
-    assert client.statistics().held == 0, "no hold without an owner is renewed"
-
-
-def test_an_interrupt_between_any_two_steps_of_a_wait(rig: Rig, name: str) -> None:
-    """The caller waits for the second lock, holds the first one, and has given back the third."""
-    client, others = rig.client(), rig.client()
-    rig.warm_up(client)
-    rig.warm_up(others)
-    for number in count(1):
-        lock = client.lock_all(names_of(f"{name}-{number}"))
-        holder = others.lock(lock.names[1], owner="holder")
-        take(holder, 1)
-        over: list[bool] = []
-
-        def give_soon(holder: Any = holder, over: list[bool] = over) -> None:
-            rig.until(lambda: over or rig.is_queued(holder.name), "the caller waits")
-            holder.release()
-
-        giving = rig.start(give_soon)
-        strike = At(number, interrupt)
-        with rig.watch.each(strike), suppress(Interrupted):
-            assert lock.acquire(timeout=20)
-        over.append(True)
-        giving.result()
-        assert levels_of(client, lock) == {int(not strike.where)}, f"after an interrupt {strike.where}"
-        leave(lock)
-        free_all(rig, lock, f"an interrupt {strike.where}")
-        if not strike.where:
-            break
-    assert number > 15, "the watch sees the steps"
-    statistics = client.statistics()
-    assert (statistics.held, statistics.waiting) == (0, 0)
-
-
-@each_call
-def test_an_interrupt_while_the_masters_are_silent(call: Call, rig: Rig, name: str) -> None:
-    """Replies of the masters are on the way, and come when no caller is left to read them."""
-    client = rig.client(node_timeout=PATIENT)
-    rig.warm_up(client)
-    lock = client.lock_all(names_of(name))
-    for one in lock.names:
-        rig.take_everywhere(client.lock(one), call.levels)
-    rig.until_settled(client)
-    faults = [line.hold_reply(calls(lock.names[1], call.script)) for line in rig.lines]
-    assert rig.interrupt(lambda: call.do(lock), when=lambda: all_struck(faults))
-    assert levels_of(client, lock) == {call.interrupted}
-    release_all(faults)
-    leave(lock)
-    free_all(rig, lock, "the interrupt")
-    assert client.statistics().held == 0
-    assert lock.acquire(timeout=20)
 
 
 def test_a_name_that_the_caller_has_is_kept_through_an_interrupt(rig: Rig, name: str) -> None:

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from attrs import Factory, define
 
-from contract.rigs.calls import CALLS, Call, take
+from contract.rigs.calls import CALLS, Call, make, take
 from contract.rigs.rig import BRIEF, SOON, Rig, Running, all_done, all_struck, calls, key_of, release_all
 from contract.rigs.watch import At
 from relock import Client, Lock, QuorumError
@@ -283,12 +283,15 @@ def test_a_call_that_nobody_answers_ends_after_the_node_timeout(call: Call, rig:
     ends_in_time(rig, do, BRIEF)
 
 
+@pytest.mark.parametrize("several", [False, True], ids=["one lock", "several"])
 @pytest.mark.parametrize("answered", [False, True], ids=["from the beginning", "once it is queued"])
-def test_a_timeout_holds_though_nobody_answers(answered: bool, rig: Rig, name: str) -> None:
+def test_a_timeout_holds_though_nobody_answers(answered: bool, several: bool, rig: Rig, name: str) -> None:
+    """The caller of several locks has one of them, and gives it back."""
     timeout = 3 * BRIEF
     client, others = rig.client(node_timeout=BRIEF), rig.client()
     rig.warm_up(client)
-    take(others.lock(name), 1)
+    lock, singles = make(client, name, several=several)
+    take(others.lock(singles[-1].name), 1)
 
     def fall_silent(what: str) -> None:
         if what == rig.sleep:  # the caller is queued, and goes to sleep
@@ -300,12 +303,12 @@ def test_a_timeout_holds_though_nobody_answers(answered: bool, rig: Rig, name: s
 
     def wait() -> None:
         try:
-            is_taken = client.lock(name).acquire(timeout=timeout)
+            is_taken = lock.acquire(timeout=timeout)
         except QuorumError:
             return
         assert answered, "no master has said that the lock is taken"
         assert not is_taken, "the last request put the caller into the queue"
 
-    ends_in_time(rig, wait, timeout + BRIEF, fall_silent)
+    ends_in_time(rig, wait, timeout + (2 if several else 1) * BRIEF, fall_silent)
     assert rig.clock() - begin >= timeout
     assert client.statistics().waiting == 0

@@ -59,25 +59,17 @@ def warm_up(client: Client) -> None:
 # Interrupts -----------------------------------------------------------------------------------------------------------
 
 
-def acquire(lock: MultiLock) -> None:
-    lock.acquire()
-
-
-def release(lock: MultiLock) -> None:
-    lock.release()
-
-
 def use(lock: MultiLock) -> None:
     with lock:
         pass
 
 
 #: The call; the levels before it; the levels that an interrupt leaves.
-ACTIONS: dict[str, tuple[Callable[[MultiLock], None], int, int]] = {
-    "acquire": (acquire, 0, 0),
-    "nested acquire": (acquire, 1, 1),
-    "release": (release, 1, 0),
-    "nested release": (release, 2, 1),
+ACTIONS: dict[str, tuple[Callable[[MultiLock], object], int, int]] = {
+    "acquire": (MultiLock.acquire, 0, 0),
+    "nested acquire": (MultiLock.acquire, 1, 1),
+    "release": (MultiLock.release, 1, 0),
+    "nested release": (MultiLock.release, 2, 1),
     "with": (use, 0, 0),
 }
 each_action = pytest.mark.parametrize("kind", ACTIONS)

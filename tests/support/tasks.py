@@ -55,3 +55,12 @@ async def free(client: AsyncClient, name: str) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"{name} is not free: {info}")
+
+
+async def lose(client: AsyncClient, name: str) -> None:
+    """Let an operator end the hold, and the hold's owner find that out."""
+    assert await client.force_release(name)
+    hold = next(iter(client._session.holds.of_name(name)))
+    client._session.watchdog.watch(hold)
+    hold.renew_at = 0.0
+    client._session.watchdog.poke()

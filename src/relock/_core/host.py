@@ -207,14 +207,14 @@ class Host(ABC):
         for tell in hold.loss_hooks.copy():
             tell(loss)
         # Act, then tell. The undo is needed even for FORGOTTEN: a minority may have the hold, or get it late. While the
-        # owner may rely on the lease, the masters that keep the hold must go on: until then or until the owner leaves.
+        # owner may rely on the lease, the masters that keep the hold go on: until the leases end, or the owner leaves.
         if now >= hold.told_until:
-            self.end_lost(hold)
+            self.end_hold(hold)
         self.tell_loss(hold, loss)
         self.emit(Lost(loss.lock, reason))
 
-    def end_lost(self, hold: Hold) -> None:
-        """End in the background what masters still have of a lost hold."""
+    def end_hold(self, hold: Hold) -> None:
+        """End in the background what masters still have, or may get, of a hold that is over here."""
         self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(self.clock(), hold.late_until))
 
     # What goes to the background ------------------------------------------------------------------------------------

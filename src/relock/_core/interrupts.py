@@ -120,7 +120,7 @@ class Interrupted:
                 host.settle(hold)
             elif hold.loss is None:
                 host.holds.pop((hold.keys.name, hold.key), None)
-                host.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(hold.late_until, host.clock()))
+                host.end_hold(hold)
             else:
                 self.leave_lost(hold)
 
@@ -183,7 +183,7 @@ class Interrupted:
         """
         host = self._host
         if hold.told_until > NEVER:
-            host.end_lost(hold)
+            host.end_hold(hold)
         other = host.holds.pop((hold.keys.name, stand_in(hold)), None)
         if other is not None and other.loss is None:
-            host.undo(other.keys, other.owner, other.token, other.ttl, max(other.late_until, host.clock()))
+            host.end_hold(other)

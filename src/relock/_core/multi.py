@@ -98,7 +98,6 @@ class _MemberCalls(Calls):
 
     def __init__(self, calls: Calls) -> None:
         super().__init__(calls._host, calls._interrupted, calls._hub, is_crowded=calls._is_crowded)
-        self._tell = calls._tell_refusal
 
     def _tell_refusal(self, spec: LockSpec, came_at: float) -> None:
         """Report nothing: the call goes on, or reports its refusal itself."""
@@ -120,7 +119,7 @@ class _MemberCalls(Calls):
             if outcome is not None:
                 yield from self._give_up(record, who, until)
                 if isinstance(outcome, Refused):
-                    self._tell(member, came_at)
+                    super()._tell_refusal(member, came_at)
                 return NotAll(member.keys.name, outcome)
             left = left[refused + 1 :]
         yield from self._check_all(record, who)

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from attrs import frozen
 
-from relock import Lock, MultiLock
+from relock import Client, Lock, MultiLock
 
 
 @frozen
 class Call:
-    """A call of a lock.
+    """A call of a lock, or of several as one: then the levels are those of each lock.
 
     Attributes:
         levels: how many levels the caller has before the call.
@@ -19,14 +19,14 @@ class Call:
     """
 
     name: str
-    do: Callable[[Lock], object]
+    do: Callable[[Lock | MultiLock], object]
     levels: int
     after: int
     interrupted: int
     script: str
 
 
-def use(lock: Lock) -> None:
+def use(lock: Lock | MultiLock) -> None:
     """Acquire the lock and release it."""
     with lock:
         pass
@@ -40,6 +40,13 @@ CALLS = [
     Call("with", use, levels=0, after=0, interrupted=0, script="acquire"),
     Call("extend", lambda lock: lock.extend(), levels=1, after=1, interrupted=1, script="extend"),
 ]
+
+
+def make(client: Client, name: str, *, several: bool) -> tuple[Lock | MultiLock, list[Lock]]:
+    """Return a lock, or several as one, and the single lock of each name, which shows the levels of that name."""
+    names = [f"{name}-{letter}" for letter in "abc"] if several else [name]
+    singles = [client.lock(one) for one in names]
+    return (client.lock_all(names) if several else singles[0]), singles
 
 
 def take(lock: Lock | MultiLock, levels: int) -> None:

@@ -7,20 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 from support.masters import Deployment
-from support.tasks import SOON, Connect, free
+from support.tasks import SOON, Connect, free, lose
 
 from relock import AsyncClient, LockLostError, NotOwnedError
 
 pytestmark = pytest.mark.every_quorum
-
-
-async def lose(client: AsyncClient, name: str) -> None:
-    """Let an operator end the hold, and the hold's owner find that out."""
-    assert await client.force_release(name)
-    hold = next(iter(client._session.holds.of_name(name)))
-    client._session.watchdog.watch(hold)
-    hold.renew_at = 0.0
-    client._session.watchdog.poke()
 
 
 async def test_a_body_is_cancelled_when_its_hold_is_lost(client: AsyncClient, name: str) -> None:

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 from support.masters import Deployment
-from support.tasks import NODE_TIMEOUT, SOON, free, until
+from support.tasks import NODE_TIMEOUT, SOON, free, lose, until
 from support.until import until as sync_until
 from support.urls import options_for
 
@@ -22,15 +22,6 @@ async def all_free(client: AsyncClient, lock: AsyncMultiLock) -> None:
     """Wait until nothing is left of any of the locks."""
     for name in lock.names:
         await free(client, name)
-
-
-async def lose(client: AsyncClient, name: str) -> None:
-    """Let an operator end the hold, and the hold's owner find that out."""
-    assert await client.force_release(name)
-    hold = next(iter(client._session.holds.of_name(name)))
-    client._session.watchdog.watch(hold)
-    hold.renew_at = 0.0
-    client._session.watchdog.poke()
 
 
 async def test_all_locks_belong_to_the_task_that_takes_them(client: AsyncClient, name: str) -> None:
