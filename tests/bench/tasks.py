@@ -34,7 +34,8 @@ class RelockSite:
     """One client of relock, as the documentation advises, with the lease of the others, which several masters need."""
 
     def __init__(self, job: Job) -> None:
-        self._client = AsyncClient(list(job.urls), ttl=job.ttl)
+        # A first connection may take a busy machine longer than a second.
+        self._client = AsyncClient(list(job.urls), ttl=job.ttl, node_timeout=job.ttl / 3)
         self._name = job.name
 
     async def locker(self) -> TaskLock:
@@ -70,7 +71,11 @@ class LoopPairs:
     def __init__(self, make: MakeSite, ports: Sequence[int], new_loop: NewLoop) -> None:
         self._loop = new_loop()
         urls = tuple(f"redis://127.0.0.1:{port}" for port in ports)
-        self._site, self._lock = self._loop.run_until_complete(self._open(make, Job("", urls, "bench-tasks")))
+        try:
+            self._site, self._lock = self._loop.run_until_complete(self._open(make, Job("", urls, "bench-tasks")))
+        except BaseException:
+            self._loop.close()
+            raise
 
     @staticmethod
     async def _open(make: MakeSite, job: Job) -> tuple[Any, TaskLock]:

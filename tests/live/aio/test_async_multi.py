@@ -120,6 +120,7 @@ async def test_a_body_is_cancelled_when_one_lock_is_lost(number: int, client: As
     await all_free(client, lock)
     async with lock:
         await asyncio.sleep(0)
+    await until(lambda: told, "the loss is told")
     assert [loss.lock for loss in told] == [lock.names[number]]
 
 
