@@ -1,4 +1,7 @@
-"""Docstrings, comments and pages in plain English: docstrings begin with a verb or a noun, and no sentence is long."""
+"""Docstrings, comments, messages and pages in plain English: no sentence is long, and some words are not used.
+
+Messages are what errors, warnings, log lines and the command line say. Docstrings begin with a verb or a noun.
+"""
 
 import ast
 import io
@@ -25,6 +28,7 @@ NO_PROSE = re.compile(
     r"^(```|:::)[^\n]*\n.*?^\1[^\n]*$|<!--.*?-->|^#[^\n]*$|(?<=\])\([^)]*\)", re.MULTILINE | re.DOTALL
 )
 WORDS_MAX = 30  # of a sentence
+WORDS_OF_A_MESSAGE = 4  # a string of fewer words may be a name
 NO_BEGINNING = re.compile(
     r"\W*(After|Also|And|Another|As|At|Before|Between|Both|But|By|Does|Else|Everybody|Everything|For|From|Has|How|However|"
     r"If|In|It|Its|Lets|Many|Neither|Nobody|Nor|Not|Nothing|Now|Of|On|Once|Only|Ours|Over|See|So|Some|Somebody|Something|"
@@ -97,6 +101,51 @@ def comment_faults(text: str) -> Iterator[str]:
         yield from (f"{line}: the word {word!r}" for word in NO_WORDS.findall(found))
 
 
+def is_text(node: ast.AST) -> bool:
+    """Return True for a string, an f-string, and a sum with one of these."""
+    match node:
+        case ast.Constant(str()) | ast.JoinedStr():
+            return True
+        case ast.BinOp(left, ast.Add(), right):
+            return is_text(left) or is_text(right)
+    return False
+
+
+def joined(node: ast.expr, values: list[ast.AST]) -> str:
+    """Return what a text says, with one word for each value in it; the values are added to `values`."""
+    match node:
+        case ast.Constant(str(text)):
+            return text
+        case ast.JoinedStr(parts):
+            return "".join(joined(part, values) for part in parts)
+        case ast.BinOp(left, _, right) if is_text(node):
+            return joined(left, values) + joined(right, values)
+    values.append(node)
+    return "value"
+
+
+def messages(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each text of a module that is no docstring, no name and no pattern of `re`, with its line."""
+    pending: list[ast.AST] = [ast.parse(text)]
+    while pending:
+        match pending.pop():
+            case ast.Expr(ast.Constant(str())) | ast.Call(ast.Attribute(ast.Name("re"))):
+                pass
+            case ast.expr() as node if is_text(node):
+                found = joined(node, pending)
+                if len(found.split()) >= WORDS_OF_A_MESSAGE:
+                    yield node.lineno, found
+            case node:
+                pending += ast.iter_child_nodes(node)
+
+
+def message_faults(text: str) -> Iterator[str]:
+    """Yield the faults of the messages of a module."""
+    for line, found in sorted(messages(text)):
+        yield from (f"{line}: {fault}" for block in re.split(r"\n\s*\n", found) for fault in long_sentences(block))
+        yield from (f"{line}: the word {word!r}" for word in NO_WORDS.findall(NAMES.sub("", found)))
+
+
 def blocks(page: str) -> Iterator[str]:
     """Yield the paragraphs, the items of lists and the cells of tables of a page, without code and headings."""
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )", NO_PROSE.sub("", page)):
@@ -114,6 +163,25 @@ def test_docstrings_begin_with_a_verb_or_a_noun_and_their_sentences_are_short() 
 def test_comments_have_short_sentences_and_plain_words() -> None:
     found = {str(path.relative_to(ROOT)): [*comment_faults(path.read_text())] for path in CODE}
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+def test_messages_have_short_sentences_and_plain_words() -> None:
+    found = {str(path.relative_to(ROOT)): [*message_faults(path.read_text())] for path in sorted(SOURCE.rglob("*.py"))}
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+def test_a_message_that_is_not_plain_is_found_and_a_docstring_a_name_and_a_pattern_are_none() -> None:
+    half = " ".join(["word"] * (WORDS_MAX // 2))
+    text = f"""'A docstring is for everybody.'
+raise ValueError(f"{half} {{name}} " "{half}.")
+log.warning("it waits: %s" % 1 + f"for {{'a lock that somebody has' if name else 'it'}}")
+names = {{"whoever": re.compile("this is for ever")}}
+raise ValueError("Short. So is this one.\\n\\nAnd this " + ending)
+"""
+    assert [*message_faults(text)] == [
+        f"2: 31 words: {half} value {half}"[:73],
+        "3: the word 'somebody'",
+    ]
 
 
 def test_a_comment_that_is_not_plain_is_found() -> None:

@@ -22,10 +22,10 @@ _ALL = "all masters"
 # `python -OO` would drop a docstring.
 HELP = """Try everything that locks need, on each master.
 
-Looked at: whether it can be reached, has all commands, is a master, its version, its clock against this machine's,
-whether it has a vote, what it evicts and what a restart makes it forget; whether all lock scripts and Pub/Sub work
-for this user. The scripts run on a scratch lock of a random name, which is gone within seconds. Of several masters
-together: whether they are independent servers, their number, whether their clocks agree and their restart guards.
+Looked at: whether it can be reached, has all commands, is a master and has a vote; its version, its clock against
+this machine's, what it evicts and what a restart makes it forget; whether all lock scripts and Pub/Sub work for this
+user. The scripts run on a scratch lock of a random name, which is gone within seconds. Of several masters together:
+whether they are independent servers, their number, whether their clocks agree and their restart guards.
 
 Exits with 1 if anything is wrong. A note is no failure: it says what to know.
 """

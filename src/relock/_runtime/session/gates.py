@@ -135,7 +135,7 @@ class Gates:
         if loop is not None and gate is not None and gate.is_kept_by(loop):
             raise RuntimeError(
                 f"{key[0]!r}: a task of the event loop that runs in this thread is taking or leaving a level for the "
-                "same owner=, and could not go on while this thread waits for it; use an AsyncClient here as well"
+                "same owner=; that task could not go on while this thread waits for it; use an AsyncClient here as well"
             )
 
     def try_enter(self, record: CallRecord, key: HoldKey, caller: object) -> bool:
