@@ -37,11 +37,11 @@ from relock._events import (
     ReleaseUnconfirmed,
     RenewalFailing,
 )
-from relock._statistics import MasterState, Statistics
 from relock.client import Client, synchronized
 from relock.lock import Lock
 
 if typing.TYPE_CHECKING:
+    from relock._statistics import MasterState, Statistics
     from relock.aio_client import AsyncClient
     from relock.aio_lock import AsyncLock
     from relock.aio_multi_lock import AsyncMultiLock
@@ -86,7 +86,9 @@ _LATER = {
     "AsyncClient": "relock.aio_client",
     "AsyncLock": "relock.aio_lock",
     "AsyncMultiLock": "relock.aio_multi_lock",
+    "MasterState": "relock._statistics",
     "MultiLock": "relock.multi_lock",
+    "Statistics": "relock._statistics",
 }
 
 

@@ -41,11 +41,10 @@ from relock._runtime.net.parse import Nodes, parse_nodes, warning_of_number
 from relock._runtime.platform import Platform
 from relock._runtime.session import closing
 from relock._runtime.session.session import Session
-from relock._statistics import Statistics, statistics_of
-from relock._synchronized import check_template, decorator
 from relock.lock import Lock
 
 if TYPE_CHECKING:
+    from relock._statistics import Statistics
     from relock.multi_lock import MultiLock
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -193,6 +192,8 @@ class Client:
 
         A `RelockWarning` says that the name contains an object's address, so each object has a lock of its own.
         """
+        from relock._synchronized import check_template, decorator
+
         check_template(template)
         check_lock_keywords("synchronized", lock_options)
         self._options_of(**lock_options)  # a wrong option is refused now, not at the first call
@@ -309,8 +310,10 @@ class Client:
         master.facts.problems.update(problems)
         return run_id
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> "Statistics":
         """Return the counts so far, and the state of each master; no I/O."""
+        from relock._statistics import statistics_of
+
         return statistics_of(self._session)
 
     # The end --------------------------------------------------------------------------------------------------------
@@ -373,6 +376,8 @@ def synchronized(
         ConfigurationError: as for `Client.synchronized`; calling the function raises it for a ttl above the guard.
         TypeError: as for `Client.synchronized`; also if `get_client` is no function, or returns no client.
     """
+    from relock._synchronized import check_template, decorator
+
     if not callable(get_client):
         raise TypeError(
             f"synchronized takes a function that returns the client, not {get_client!r}; where there is a client "

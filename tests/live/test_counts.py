@@ -509,18 +509,24 @@ async def test_a_task_s_acquire_and_release_make_few_calls_in_few_files(server: 
 AFTER_A_PAIR = """
 import json, sys
 from relock import Client
-with Client(sys.argv[1], ttl=120.0, node_timeout=40.0) as client, client.lock(sys.argv[2]):
-    pass
-print(json.dumps([name for name in sys.modules if name.startswith("relock.")]))
+def show():
+    print(json.dumps([name for name in sys.modules if name.startswith("relock.")]))
+with Client(sys.argv[1], ttl=120.0, node_timeout=40.0) as client:
+    show()
+    with client.lock(sys.argv[2]):
+        pass
+show()
 from relock import AsyncClient
-print(json.dumps([name for name in sys.modules if name.startswith("relock.")]))
+show()
 """
 
 
-def test_a_program_of_threads_does_not_read_the_modules_of_tasks(server: Server, name: str) -> None:
+def test_a_program_of_threads_reads_only_the_modules_that_it_needs(server: Server, name: str) -> None:
     command = [sys.executable, "-c", AFTER_A_PAIR, server.url, name]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    threads, tasks = (set(json.loads(line)) for line in done.stdout.splitlines())
+    made, threads, tasks = (set(json.loads(line)) for line in done.stdout.splitlines())
     of_tasks = {"relock.aio_client", "relock.aio_lock", "relock._runtime.aio.foreground"}
     assert not of_tasks & threads
+    assert not {"relock._runtime.masters.cluster", "relock._statistics", "relock._synchronized"} & threads
+    assert made == threads, "a first acquire imports nothing"
     assert of_tasks <= tasks

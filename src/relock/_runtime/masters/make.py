@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from relock._core.asking import Panel
 from relock._core.master_facts import make_facts
 from relock._options import ClientOptions
-from relock._runtime.masters.cluster import Cluster
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.opener import MasterListener, Opener
 from relock._runtime.net.node import Node
@@ -22,6 +21,8 @@ def make_panel(
     """
     first = nodes[0]
     if first.cluster is not None:
+        from relock._runtime.masters.cluster import Cluster
+
         return Cluster(first, first.cluster, options, platform, listener)
     facts = make_facts([node.address for node in nodes], options)
     openers = [Opener(node, own, options, platform, listener) for node, own in zip(nodes, facts, strict=True)]
