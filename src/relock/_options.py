@@ -104,7 +104,7 @@ def _owner(_instance: Any, attribute: Any, value: Any) -> None:
 _MAX_HOLD = _seconds(math.ulp(0.0), math.inf, "more than 0 seconds, or None", optional=True)
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class LockOptions:
     """Options of one lock; times are seconds."""
 
@@ -197,7 +197,7 @@ class LockArguments(TypedDict, total=False):
     on_lost: OnLost | None
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, eq=False, repr=False)
 class ClientOptions:
     """Options of a client; times are seconds. ``docs/reference/options.md`` explains each."""
 

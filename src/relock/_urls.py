@@ -3,8 +3,6 @@
 import re
 from urllib.parse import SplitResult, urlsplit
 
-_HOSTS = re.compile(r"([^:/?#]+://)([^/?#]*,[^/?#]*)(.*)", re.DOTALL)
-
 
 def split_url(url: str) -> SplitResult:
     """Split a URL as `urlsplit` does, even if it has several hosts with commas between them.
@@ -14,7 +12,7 @@ def split_url(url: str) -> SplitResult:
     Raises:
         ValueError: this is no URL.
     """
-    found = _HOSTS.fullmatch(url)
+    found = re.fullmatch(r"([^:/?#]+://)([^/?#]*,[^/?#]*)(.*)", url, re.DOTALL) if "," in url else None
     if found is None:
         return urlsplit(url)
     scheme, hosts, rest = found.groups()

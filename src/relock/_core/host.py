@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
-from attrs import define
-
 from relock._core.book import Book, HoldKey, lost_error
 from relock._core.call_record import CallRecord
 from relock._core.clocks import ClockStep, Offset, propose
@@ -24,15 +22,11 @@ from relock._keys import LockKeys
 STEPS_KEPT = 64
 
 
-@define(eq=False, repr=False)
 class Counters:
     """Counts of a client. Each is changed by single statements that CPython does not interrupt."""
 
-    grants: int = 0
-    refusals: int = 0
-    waits: int = 0
-    renewals: int = 0
-    losses: int = 0
+    def __init__(self) -> None:
+        self.grants = self.refusals = self.waits = self.renewals = self.losses = 0
 
 
 class TaskQueue(Protocol):

@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -16,7 +16,7 @@ READ_BYTES = 4096
 Place = tuple[str, int]  # a host and its port
 
 
-@frozen
+@frozen(eq=False, repr=False)
 class Node:
     """Master as its user names it, with the settings of connections to it.
 
@@ -30,7 +30,7 @@ class Node:
 
     address: str
     connection_class: Callable[..., Any]
-    kwargs: dict[str, Any] = field(repr=False)
+    kwargs: dict[str, Any]
     servers: frozenset[str] = frozenset()
     discovery: Discovery | None = None
     cluster: "Seeds | None" = None
