@@ -6,7 +6,7 @@
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
 --   owner         text   <client>:<uuid> of the hold
---   count         int    its hold count
+--   value         int    its hold count
 --   lease_ms      ms     its lease from now on
 --   fence         int    its fencing token
 --   not_after_us  us     time on this master's clock after which this call does nothing
@@ -42,7 +42,7 @@ local lock = KEYS[1]
 local token = KEYS[2]
 local master = KEYS[3]
 local owner = ARGV[1]
-local count = ARGV[2]
+local value = ARGV[2]
 local lease_ms = ARGV[3]
 local fence = ARGV[4]
 local not_after_us = ARGV[5]
@@ -61,7 +61,7 @@ if holder and holder ~= owner then
   return { 'refused', now_us }
 end
 if not holder then
-  redis.call('HSET', lock, owner, count)
+  redis.call('HSET', lock, owner, value)
 end
 if take_guard then
   take_guard()

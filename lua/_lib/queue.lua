@@ -44,7 +44,7 @@ local function tell_first(lock, queue, waiters, me, message)
     end
     return string.match(waiter, '^([!-9;-}]+):([!-9;-}]+)$') -- printable, no blanks; a name with `~` is a hold's
   end
-  local prefix, name = string.match(lock, '^([^{]*:){(.*)}$')
+  local prefix, name = string.match(lock, '^([^{]*:){(.*)}') -- a semaphore's key goes on behind it
   local head = on_own('ZRANGE', queue, 0, 0, 'WITHSCORES')
   if not head or not head[1] or head[1] == me then
     return nil

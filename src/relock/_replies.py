@@ -9,8 +9,19 @@ from collections.abc import Callable
 
 Matcher = Callable[[bytes], re.Match[bytes] | None]
 
-_TYPES = {"holder": bytes, "turn": bytes, "head": bytes, "queue": list}  # fields without an entry are ints
-_FIELDS = {"pttl_ms": rb"(-?[0-9]{1,19})", "holder": rb"(.*)"}  # fields without an entry are never below 0
+_TYPES = {
+    "holder": bytes,
+    "turn": bytes,
+    "head": bytes,
+    "free": bytes,
+    "queue": list,
+    "holders": list,
+}  # fields without an entry are ints
+_FIELDS = {
+    "pttl_ms": rb"(-?[0-9]{1,19})",
+    "holder": rb"(.*)",
+    "slot": rb"(-?[0-9]{1,19})",
+}  # fields without an entry are never below 0
 _NUMBER = rb"([0-9]{1,19})"
 _USUAL_FIELDS = {
     "now_us": rb"([0-9]{16})",
@@ -19,6 +30,7 @@ _USUAL_FIELDS = {
     "ahead": rb"([0-9]{1,9})",
     "holder": rb"([!-~]*)",
     "ticket": rb"([0-9]{16})",
+    "slot": rb"(-?[0-9]{1,4})",
 }
 _OF_16_DIGITS = {"now_us", "token"}
 

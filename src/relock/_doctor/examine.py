@@ -1,7 +1,7 @@
 """Examination of each master by ``doctor``, which tries everything that locks need there.
 
-The lock scripts run on a scratch lock with a random name, which no other program uses; all of its keys have a short
-TTL. Nothing else is written.
+The scripts run on a scratch lock and a scratch semaphore with a random name, which no other program uses; all of their
+keys have a short TTL. Nothing else is written.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Scratch lock of ``doctor``, on which all lock scripts run, and the channel on which its waiter is woken."""
+"""Scratch lock and semaphore of ``doctor``, on which all scripts run, and the channel on which its waiter is woken."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from redis.crc import key_slot
 
 from relock._doctor.asking import close, try_to_ask
 from relock._doctor.findings import Examination, Finding, Verdict
-from relock._keys import LockKeys, client_channel, lock_keys
+from relock._keys import LockKeys, client_channel, lock_keys, permit_keys
 from relock._runtime.net.failures import with_advice
 from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
@@ -23,6 +23,10 @@ SCRIPT_ARGUMENTS: dict[str, str | int] = {
     "accused": "nobody",
     "seen": "nothing",
     "count": 1,
+    "value": 1,
+    "slot": -1,
+    "cap": 1,
+    "ttl_ms": 0,  # an override of no time leaves no key behind
     "fair": 1,
     "ticket": 0,
     "fence": 1,
@@ -38,7 +42,7 @@ SCRIPT_ARGUMENTS: dict[str, str | int] = {
 
 @define
 class Scratch:
-    """Lock with a random name, two owners that want it, and the channel of their client."""
+    """Lock and semaphore with a random name, two owners that want them, and the channel of their client."""
 
     raw: RawConnection
     prefix: str
@@ -57,14 +61,15 @@ class Scratch:
         self.channel = client_channel(self.prefix, self.client)
 
     def owner(self, name: str) -> str:
-        """Return the owner with this name."""
-        return f"{self.client}:{name}"
+        """Return the owner with this name; it wants one permit of one."""
+        return f"{self.client}:{name}#1/1"
 
     def call(self, script: str, owner: str, *rest: str | int) -> Any:
         """Run a script as `owner`; return its status, or the server's refusal."""
         loaded = load(script)
         values = SCRIPT_ARGUMENTS | {"owner": owner, "client": self.client}
-        call = loaded.call(self.keys, *rest, **{name: values[name] for name in loaded.own_arguments})
+        keys = permit_keys(self.prefix, self.keys.name) if script.startswith("permit_") else self.keys
+        call = loaded.call(keys, *rest, **{name: values[name] for name in loaded.own_arguments})
         connection = {"not_after_us": NEVER_NOT_AFTER_US, "incarnation": b"", "guard_ms": b"0"}
         known = b"".join(pack_argument(connection[name]) for name in loaded.connection_arguments)
         packed = call.pack(known, guarded=False, source=True)
@@ -94,6 +99,16 @@ class Scratch:
         yield "quarantine", self.call("quarantine", one), "absent"
         yield "lower_guard", self.call("lower_guard", one), "absent"
         yield "force_release", self.call("force_release", one), "released"
+        yield "permit_acquire", self.call("permit_acquire", one), "granted"
+        yield "permit_enqueue", self.call("permit_enqueue", two), "queued"
+        yield "permit_inspect", self.call("permit_inspect", one), "info"
+        yield "permit_extend", self.call("permit_extend", one), "extended"
+        yield "permit_release", self.call("permit_release", one), "released"
+        yield "permit_heartbeat", self.call("permit_heartbeat", two, 1, two), "tended"
+        yield "permit_override", self.call("permit_override", one), "set"
+        yield "permit_leave", self.call("permit_leave", two), "left"
+        yield "permit_heal", self.call("permit_heal", one), "healed"
+        yield "permit_give_back", self.call("permit_give_back", one), "released"
 
 
 def try_locks(node: Node, scratch: Scratch, found: Examination, timeout: float) -> None:
@@ -180,7 +195,7 @@ def _run_scripts(scratch: Scratch, found: Examination) -> None:
         says = f"{', '.join(failures)} failed: {'; '.join(sorted(refused))}"
         found.add("scripts", Verdict.WRONG, says, "see the documentation's ACL page; EVAL and EVALSHA are needed")
     else:
-        found.add("scripts", Verdict.OK, "all lock scripts work")
+        found.add("scripts", Verdict.OK, "all scripts work")
 
 
 def _await_wake_up(listener: RawConnection, found: Examination, timeout: float) -> None:

@@ -19,7 +19,9 @@ from relock.testing._world import World
 
 SCRIPTS = (
     "acquire", "count", "enqueue", "extend", "fence", "force_release", "give_back", "heal", "inspect", "leave",
-    "lower_guard", "quarantine", "release", "heartbeat",
+    "lower_guard", "quarantine", "release", "heartbeat", "permit_acquire", "permit_enqueue", "permit_extend",
+    "permit_give_back", "permit_heal", "permit_heartbeat", "permit_inspect", "permit_leave", "permit_override",
+    "permit_release",
 )  # fmt: skip
 
 SPLITS = 0.2  # the part of the writes with several replies that arrive one reply after the other
