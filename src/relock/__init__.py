@@ -12,7 +12,7 @@ with client.lock("orders:42") as held:
 import importlib
 import typing
 
-from relock._core.flows.inspect import LockInfo
+from relock._core.flows.inspect import Holder, LockInfo
 from relock._errors import (
     AcquireTimeoutError,
     ClientClosedError,
@@ -41,22 +41,28 @@ from relock.client import Client, synchronized
 from relock.lock import Lock
 
 if typing.TYPE_CHECKING:
+    from relock._core.flows.permits import PermitHolder, SemaphoreInfo
     from relock._statistics import MasterState, Statistics
     from relock.aio_client import AsyncClient
     from relock.aio_lock import AsyncLock
     from relock.aio_multi_lock import AsyncMultiLock
+    from relock.aio_semaphore import AsyncPermit, AsyncSemaphore
     from relock.multi_lock import MultiLock
+    from relock.semaphore import Permit, Semaphore
 
 __all__ = [
     "AcquireTimeoutError",
     "AsyncClient",
     "AsyncLock",
     "AsyncMultiLock",
+    "AsyncPermit",
+    "AsyncSemaphore",
     "Client",
     "ClientClosedError",
     "ConfigurationError",
     "Event",
     "Granted",
+    "Holder",
     "Lock",
     "LockInfo",
     "LockLostError",
@@ -70,12 +76,16 @@ __all__ = [
     "MultiLock",
     "NotGranted",
     "NotOwnedError",
+    "Permit",
+    "PermitHolder",
     "QuorumError",
     "ReleaseUnconfirmed",
     "Released",
     "RelockError",
     "RelockWarning",
     "RenewalFailing",
+    "Semaphore",
+    "SemaphoreInfo",
     "Statistics",
     "synchronized",
 ]
@@ -86,8 +96,14 @@ _LATER = {
     "AsyncClient": "relock.aio_client",
     "AsyncLock": "relock.aio_lock",
     "AsyncMultiLock": "relock.aio_multi_lock",
+    "AsyncPermit": "relock.aio_semaphore",
+    "AsyncSemaphore": "relock.aio_semaphore",
     "MasterState": "relock._statistics",
     "MultiLock": "relock.multi_lock",
+    "Permit": "relock.semaphore",
+    "PermitHolder": "relock._core.flows.permits",
+    "Semaphore": "relock.semaphore",
+    "SemaphoreInfo": "relock._core.flows.permits",
     "Statistics": "relock._statistics",
 }
 

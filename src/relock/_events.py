@@ -1,6 +1,8 @@
 """Events of a client, and the loss of a hold: frozen values, with times in seconds."""
 
-from attrs import frozen
+from attrs import field, frozen
+
+from relock._keys import LOCK
 
 
 @frozen
@@ -14,6 +16,7 @@ class Loss:
         hold_count: how many levels the owner had when the hold was lost.
         reason: why the hold was lost, in words.
         held_for: for how many seconds the lock was held.
+        kind: ``"lock"``, or ``"semaphore"`` for permits, whose semaphore `lock` then names.
     """
 
     lock: str
@@ -22,13 +25,20 @@ class Loss:
     hold_count: int
     reason: str
     held_for: float
+    kind: str = field(default=LOCK, kw_only=True)
 
 
 @frozen
 class Event:
-    """Event in a client. ``lock`` is the lock's name, or None if the event is about a master or an event loop."""
+    """Event in a client.
+
+    Attributes:
+        lock: the name of the lock or semaphore; None if the event is about a master or an event loop.
+        kind: ``"lock"`` or ``"semaphore"``; None likewise.
+    """
 
     lock: str | None
+    kind: str | None = field(default=None, kw_only=True)
 
 
 @frozen

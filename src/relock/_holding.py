@@ -201,13 +201,19 @@ def refusal(name: str, spec: LockSpec, outcome: Outcome) -> bool:
     return False
 
 
+def refused_by(outcome: Outcome) -> tuple[str | None, int, str]:
+    """Return the holder at the last look of a wait, the number of waiters ahead, and both in words."""
+    holder, ahead = (None, 0) if isinstance(outcome, Grant | NoQuorum) else (outcome.holder, outcome.ahead)
+    if holder:
+        return holder, ahead, f"{holder} had it"
+    # A free lock has a `lease_left` of 0.
+    is_foreign = isinstance(outcome, Refused) and outcome.lease_left != 0
+    return None, ahead, "another program had its key" if is_foreign else "it was the turn of others"
+
+
 def timeout_error(name: str, timeout: float, outcome: Outcome) -> AcquireTimeoutError:
     """Return the error for a block that a caller could not enter within `timeout` seconds."""
-    holder, ahead = (None, 0) if isinstance(outcome, Grant | NoQuorum) else (outcome.holder, outcome.ahead)
-    why = f"{holder} had it" if holder else "it was the turn of others"
-    # A free lock has a `lease_left` of 0.
-    if isinstance(outcome, Refused) and not holder and outcome.lease_left:
-        why = "another program had its key"
+    holder, ahead, why = refused_by(outcome)
     return AcquireTimeoutError(
         f"{name!r} could not be acquired within {timeout} s: at the last look {why}, and {ahead} waited ahead",
         lock=name,
@@ -225,7 +231,8 @@ def too_few(name: str, spec: LockSpec, failures: list[Failure]) -> QuorumError:
 def too_little(hold: Hold, left: float, seconds: float) -> LockLostError:
     """Return the error for a hold that is valid, but for less than `seconds` more."""
     return LockLostError(
-        f"the hold of {hold.keys.name!r} is valid for {left:.3f} s more, not for {seconds:.3f} s: extend it first",
+        f"the {hold.keys.noun} of {hold.keys.name!r} is valid for {left:.3f} s more, not for {seconds:.3f} s: extend "
+        "it first",
         lock=hold.keys.name,
         token=hold.token,
         reason="less left than asked",

@@ -7,8 +7,11 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-#: Suffixes that turn the key of a lock's hold into the lock's other keys.
+LOCK, SEMAPHORE = KINDS = "lock", "semaphore"  # what a name may be, as events, `names` and the command line say it
+
+#: Suffixes that turn the key of a hold into the other keys of the same lock, or of the same semaphore.
 TAILS = {"lock": b"", "queue": b":queue", "waiters": b":waiters", "token": b":token"}
+TAILS |= {"permits": b"", "leases": b":leases", "limit": b":limit"}
 
 
 class LockKeys(NamedTuple):
@@ -20,6 +23,21 @@ class LockKeys(NamedTuple):
     prefix: str
     name: str
     lock: bytes
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`: what the keys are for, as operators and events call it."""
+        return LOCK
+
+    @property
+    def family(self) -> str:
+        """Beginning of the names of the scripts for these keys, such as the nothing before ``acquire``."""
+        return ""
+
+    @property
+    def noun(self) -> str:
+        """Word for what an owner has, in the texts of errors."""
+        return "hold"
 
     @property
     def queue(self) -> bytes:
@@ -42,9 +60,50 @@ class LockKeys(NamedTuple):
         return master_key(self.prefix).encode()
 
 
+class PermitKeys(LockKeys):
+    """Keys of one semaphore, made by `permit_keys`; `lock` is the key of all its permits."""
+
+    __slots__ = ()
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`, as for a lock."""
+        return SEMAPHORE
+
+    @property
+    def family(self) -> str:
+        """Beginning of the names of the scripts for these keys, such as ``permit_`` in ``permit_acquire``."""
+        return "permit_"
+
+    @property
+    def noun(self) -> str:
+        """Word for what an owner has, in the texts of errors."""
+        return "permit"
+
+    @property
+    def permits(self) -> bytes:
+        """Key of the permits, which the flows that serve locks as well call `lock`."""
+        return self.lock
+
+    @property
+    def leases(self) -> bytes:
+        """Key of the times at which the leases of the permits end."""
+        return self.lock + TAILS["leases"]
+
+    @property
+    def limit(self) -> bytes:
+        """Key of an operator's limit, which overrides that of the code."""
+        return self.lock + TAILS["limit"]
+
+
 def lock_keys(prefix: str, name: str) -> LockKeys:
     """Return the keys of the lock `name` below `prefix`."""
     return LockKeys(prefix, name, f"{prefix}:{{{name}}}".encode())
+
+
+def permit_keys(prefix: str, name: str) -> PermitKeys:
+    """Return the keys of the semaphore `name` below `prefix`."""
+    return PermitKeys(prefix, name, f"{prefix}:{{{name}}}:sem".encode())
 
 
 def master_key(prefix: str) -> str:
@@ -58,7 +117,7 @@ def client_channel(prefix: str, client: str) -> str:
 
 
 def scan_pattern(prefix: str, pattern: str) -> str:
-    """Return the glob for the keys of all locks whose names match `pattern`, their queues included.
+    """Return the glob for the keys of all locks and semaphores whose names match `pattern`, their queues included.
 
     The glob matches others as well: the key of the lock ``a}b`` matches the glob for ``a``. So the caller must filter
     the names that it finds by `glob_filter`.
@@ -69,13 +128,20 @@ def scan_pattern(prefix: str, pattern: str) -> str:
     return f"{escape_glob(prefix)}:{{{wanted}"
 
 
-def name_of(prefix: str, key: str) -> str | None:
-    """Return the name of the lock whose hold or queue `key` is; None for any other key."""
+def name_and_kind_of(prefix: str, key: str) -> tuple[str, str] | None:
+    """Return the name and the kind of the lock or semaphore whose hold or queue `key` is; None for any other key.
+
+    A name may contain braces, and what follows it may not: so the last brace is the one after the name.
+    """
     head = f"{prefix}:{{"
-    for tail in ("}:queue", "}"):
-        if key.startswith(head) and key.endswith(tail) and len(key) > len(head) + len(tail):
-            return key[len(head) : -len(tail)]
-    return None
+    before, _, tail = key.rpartition("}")
+    kind = _KINDS_BY_TAIL.get(tail)
+    name = before[len(head) :]
+    return (name, kind) if kind is not None and name and before.startswith(head) else None
+
+
+#: Kinds by what follows the last brace of the key of a hold, of permits, or of their queue.
+_KINDS_BY_TAIL = {"": LOCK, ":queue": LOCK, ":sem": SEMAPHORE, ":sem:queue": SEMAPHORE}
 
 
 def escape_glob(text: str) -> str:

@@ -25,6 +25,7 @@ FLOAT_MAX = sys.float_info.max
 POLL_SECONDS_MAX = 86400.0  # `poll` refuses more than about 24 days
 MIN_REPLICAS_MAX = 2**31 - 1  # WAIT accepts more, but keeps the number in an int of 32 bits
 NAMES_MAX = 64  # of one multi-lock
+LIMIT_MAX = 1000  # of the permits of a semaphore: a script may look at each of them
 GUARD_FACTOR = 1.02  # the excess allows for clocks that run at different rates
 
 Handoff = Literal["grant", "wake"]
@@ -403,6 +404,34 @@ def check_names(names: object) -> list[str]:
     if not 1 <= len(different) <= NAMES_MAX:
         raise wrong("names", len(different), f"from 1 to {NAMES_MAX} names")
     return sorted(different, key=str.encode)
+
+
+def check_limit(limit: int, option: str = "limit", least: int = 1) -> int:
+    """Return the limit of a semaphore; or raise an error.
+
+    Raises:
+        TypeError: `limit` is not an int.
+        ConfigurationError: it is below `least`, or above `LIMIT_MAX`.
+    """
+    _check_type(option, limit, int)
+    if not least <= limit <= LIMIT_MAX:
+        raise wrong(option, limit, f"from {least} to {LIMIT_MAX}")
+    return limit
+
+
+def check_permits(permits: int, limit: int, masters: int) -> int:
+    """Return how many permits a caller asks for at once; or raise an error.
+
+    Raises:
+        TypeError: `permits` is not an int.
+        ConfigurationError: they are fewer than 1, or more than the `limit`, or several of a quorum.
+    """
+    _check_type("permits", permits, int)
+    if not 1 <= permits <= limit:
+        raise wrong("permits", permits, f"from 1 to the limit of {limit}: more would never be free")
+    if permits != 1 and masters > 1:
+        raise wrong("permits", permits, "1 with several masters, which can't agree on several slots at once")
+    return permits
 
 
 def check_name(name: object) -> str:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 serials = itertools.count(1)
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_.-]")
+_WISH = re.compile(r"#[0-9]+/([0-9]{1,4})(?:@[0-9]+)?$")  # the end of a waiter's name: see `LockSpec.of`
 _READABLE_LENGTH_MAX = 64
 
 
@@ -110,6 +111,23 @@ def named(owner: str) -> Owner:
     return Owner(("owner", owner), None, owner, takes_turns=True)
 
 
+class PermitKey(NamedTuple):
+    """Key of one permit in the book: no other permit has it, also none of the same owner.
+
+    Attributes:
+        serial: the number of the permit in this process.
+        owner: what ``owner=`` names, or None.
+    """
+
+    serial: int
+    owner: str | None
+
+
+def owner_of_permit(caller: Owner) -> Owner:
+    """Return the owner of a permit that `caller` takes: any thread or task may use it, while the caller lives."""
+    return Owner(PermitKey(next(serials), caller.name), caller.liveness, caller.name)
+
+
 class _Local(threading.local):
     """Values of each thread, made when the thread first asks for them."""
 
@@ -189,6 +207,21 @@ def attempt_name(waiter: bytes, number: int, ticket: int | None = None) -> bytes
 def has_ticket(owner: bytes) -> bool:
     """Return whether the waiter behind an owner's name had a ticket among several masters, and so a place there."""
     return b"." in owner.partition(b"~")[2]
+
+
+def handed_slot(owner: bytes) -> int | None:
+    """Return the slot that ends the name of a permit which a releaser gave; None for any other name.
+
+    Such a name goes on behind the waiter's with ``~<room>.<ticket>.<slot>``.
+    """
+    parts = owner.partition(b"~")[2].split(b".")
+    return int(parts[2]) if len(parts) == 3 else None
+
+
+def limit_in(owner: str) -> int | None:
+    """Return the limit that the name of a permit's owner, or of a waiter for permits, says; None if it says none."""
+    found = _WISH.search(owner.partition("~")[0])
+    return None if found is None else int(found[1])
 
 
 def client_name(owner: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from attrs import frozen
 
+from relock._keys import SEMAPHORE
 from relock._runtime.masters.master import Master
 from relock._runtime.session.session import Session
 
@@ -33,6 +34,8 @@ class MasterState:
 class Statistics:
     """Counts of one client since it was made (or forked), and the state of its masters.
 
+    A permit of a semaphore, or several that were taken at once, counts as a hold.
+
     Attributes:
         grants: outermost acquires that got the lock.
         refusals: acquires that gave up because another owner has the lock, or a waiter's turn comes first.
@@ -43,6 +46,8 @@ class Statistics:
         records_dropped: log records of all clients of this process that were dropped in the same way.
         held: holds at this moment.
         waiting: waiters at this moment.
+        held_of_semaphores: how many of the holds are of semaphores.
+        waiting_for_semaphores: how many of the waiters wait for permits.
         masters: state of each master.
     """
 
@@ -55,12 +60,16 @@ class Statistics:
     records_dropped: int
     held: int
     waiting: int
+    held_of_semaphores: int
+    waiting_for_semaphores: int
     masters: tuple[MasterState, ...]
 
 
 def statistics_of(session: Session) -> Statistics:
     """Return the counts so far, and the state of each master; no I/O."""
     counters = session.counters
+    held = [hold.keys.kind for hold in session.holds.copy().values() if hold.loss is None]
+    waiting = [waiter.keys.kind for waiter in session.hubs.waiters()]
     return Statistics(
         grants=counters.grants,
         refusals=counters.refusals,
@@ -69,8 +78,10 @@ def statistics_of(session: Session) -> Statistics:
         losses=counters.losses,
         callbacks_dropped=session.losses.dropped + session.events.dropped,
         records_dropped=session.platform.log.dropped,
-        held=sum(hold.loss is None for hold in session.holds.copy().values()),
-        waiting=len(session.hubs.waiters()),
+        held=len(held),
+        waiting=len(waiting),
+        held_of_semaphores=held.count(SEMAPHORE),
+        waiting_for_semaphores=waiting.count(SEMAPHORE),
         masters=tuple(_state_of(master, session.clock()) for master in session.masters),
     )
 

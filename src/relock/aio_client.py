@@ -34,6 +34,7 @@ from relock.client import Client
 
 if TYPE_CHECKING:
     from relock.aio_multi_lock import AsyncMultiLock
+    from relock.aio_semaphore import AsyncSemaphore
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -217,6 +218,26 @@ class AsyncClient:
         self._call_on_loop(options, "on_lost")
         return AsyncMultiLock(self, self._client._multi_spec_of(names, **options), cancel_on_lost=cancel_on_lost)
 
+    @lists(LockArguments)
+    def semaphore(self, name: str, limit: int, **options: Unpack[LockArguments]) -> "AsyncSemaphore":
+        """Return a semaphore: at most `limit` permits at a time; send nothing.
+
+        Args:
+            name: as for `lock`; a lock of the same name is another thing.
+            limit: how many permits there are, 1 to 1,000. Callers with different limits each judge by their own.
+            options: as for `lock`. ``owner`` names the permits, whose holders are not tied to a task then.
+
+        Raises:
+            TypeError: an argument of a wrong type, an unknown option.
+            ConfigurationError: a value that can't work.
+        """
+        from relock.aio_semaphore import AsyncSemaphore
+
+        check_lock_keywords("semaphore", options)
+        self._call_on_loop(options, "on_lost")
+        spec = self._client._permit_spec_of(name, limit, **options)
+        return AsyncSemaphore(self, spec, limit, self._client._options)
+
     def synchronized(
         self, template: str, *, cancel_on_lost: bool = False, **lock_options: Unpack[LockArguments]
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
@@ -262,19 +283,20 @@ class AsyncClient:
         self._client._agree_on_end(name, answers)
         return bool(released)
 
-    async def names(self, pattern: str = "*") -> AsyncIterator[str]:
+    async def names(self, pattern: str = "*", kind: str | None = None) -> AsyncIterator[str]:
         """Iterate over the names that are held or waited for on any master, in no order, each once.
 
         Args:
             pattern: a glob for the whole name, as in Redis: ``*``, ``?`` (one byte), ``[ab]``, ``[a-c]``, ``[^ab]``; a
                 backslash escapes the next character. Default: all names.
+            kind: ``"lock"`` or ``"semaphore"``, for the names of these only; default None: all.
 
         Raises:
-            ConfigurationError: the pattern has no UTF-8 form.
+            ConfigurationError: the pattern has no UTF-8 form, or there is no such kind.
             QuorumError: too few masters answered. A lock that changes meanwhile may be listed or not.
         """
         self._check_open()
-        names = self._client.names(pattern)
+        names = self._client.names(pattern, kind)
         while batch := await self._on_thread(lambda: [*islice(names, NAMES_AT_ONCE)]):
             for name in batch:
                 yield name

@@ -106,19 +106,16 @@ class AsyncLockClient(HasSession, Protocol):
         """End any hold of the lock `name`."""
 
 
-class AsyncDoor(Handle):
-    """Door for tasks: takes and gives back a lock, or several as one.
+class AsyncReleaseDoor(Handle):
+    """Door for tasks that gives back a lock, several locks, or a permit.
 
     Attributes:
-        _acquiring: returns the flow of an acquire.
         _releasing: returns the flow of a release.
     """
 
     __slots__ = ()
 
     _client: AsyncLockClient
-    _loss_hooks: LossHooks | None
-    _acquiring: ClassVar[Callable[..., CallFlow[Any]]]
     _releasing: ClassVar[Callable[..., CallFlow[None]]]
 
     def _who(self) -> Owner:
@@ -129,6 +126,77 @@ class AsyncDoor(Handle):
             f"{self.name!r} was used outside a task of asyncio: a hold belongs to the task that calls, so call it "
             "inside an `async def`; in a callback, name an owner="
         )
+
+    def release(self) -> Coroutine[Any, Any, None]:
+        """Release one level of a lock, or a permit; the last level ends the hold, whatever the masters do.
+
+        A cancelled release is carried out. The returned coroutine must be awaited, or made a task: otherwise nothing is
+        released.
+
+        If less than a quorum confirms this, there is an event and a log line, no error: the lease ends by itself.
+
+        Raises:
+            NotOwnedError: the caller holds nothing.
+            LockLostError: the hold was lost before.
+            RuntimeError: it is called outside a task, without ``owner=``.
+        """
+        who = self._who()
+        return AwaitedCall(self._release(who), partial(self._release_later, who))
+
+    def _release_later(self, who: Owner) -> None:
+        """Have a level given back in the background, for a release that was cancelled before it began."""
+        self._client._session.interrupted_of_tasks.undo_release(CallRecord(), self._spec, who, 1)
+
+    async def _release(self, who: Owner) -> None:
+        record, session = CallRecord(), self._client._session
+        if self._client._is_closed:
+            self._release_of_closed_client(record, who)
+            return
+        try:
+            foreground = self._client._foreground()
+            await foreground.run(self._releasing(foreground.calls, record, self._spec, who), record)
+        except BaseException as error:
+            if not record.is_overtaken:
+                self._undo_release(record, who, error)
+            elif isinstance(error, OvertakenError):
+                if not record.has_begun:  # else the undo of the overtaken call carries the release out
+                    await self._release(who)
+                return
+            elif not record.has_begun:
+                self._undo_release(CallRecord(), who, error)
+            raise
+        if session.pending_warnings:
+            session.raise_pending_warnings()
+
+    def _undo_release(self, record: CallRecord, who: Owner, error: BaseException) -> None:
+        """Leave the gate after an error of relock; after any other, have the release carried out in the background."""
+        interrupted = self._client._session.interrupted_of_tasks
+        if isinstance(error, RelockError):
+            interrupted.fail(record)
+        else:
+            interrupted.undo_release(record, self._spec, who, 1)
+
+    def _release_of_closed_client(self, record: CallRecord, who: Owner) -> None:
+        """Release a level in the background, if the session is still open: the closed client sends no requests."""
+        session = self._client._session
+        try:
+            for name in self._names:
+                session.check_valid(self._held_of(name, who))
+        finally:
+            session.interrupted_of_tasks.undo_release(record, self._spec, who, 1)
+
+
+class AsyncDoor(AsyncReleaseDoor):
+    """Door for tasks: takes and gives back a lock, or several as one.
+
+    Attributes:
+        _acquiring: returns the flow of an acquire.
+    """
+
+    __slots__ = ()
+
+    _loss_hooks: LossHooks | None
+    _acquiring: ClassVar[Callable[..., CallFlow[Any]]]
 
     # Taking and giving back -----------------------------------------------------------------------------------------
 
@@ -196,64 +264,6 @@ class AsyncDoor(Handle):
             raise self._timeout_error(outcome)
         return False
 
-    def release(self) -> Coroutine[Any, Any, None]:
-        """Release one level; releasing the last one ends the hold, whatever the masters do.
-
-        A cancelled release is carried out. The returned coroutine must be awaited, or made a task: otherwise nothing is
-        released.
-
-        If less than a quorum confirms this, there is an event and a log line, no error: the lease ends by itself.
-
-        Raises:
-            NotOwnedError: the caller holds nothing.
-            LockLostError: the hold was lost before.
-            RuntimeError: it is called outside a task, without ``owner=``.
-        """
-        who = self._who()
-        return AwaitedCall(self._release(who), partial(self._release_later, who))
-
-    def _release_later(self, who: Owner) -> None:
-        """Have a level given back in the background, for a release that was cancelled before it began."""
-        self._client._session.interrupted_of_tasks.undo_release(CallRecord(), self._spec, who, 1)
-
-    async def _release(self, who: Owner) -> None:
-        record, session = CallRecord(), self._client._session
-        if self._client._is_closed:
-            self._release_of_closed_client(record, who)
-            return
-        try:
-            foreground = self._client._foreground()
-            await foreground.run(self._releasing(foreground.calls, record, self._spec, who), record)
-        except BaseException as error:
-            if not record.is_overtaken:
-                self._undo_release(record, who, error)
-            elif isinstance(error, OvertakenError):
-                if not record.has_begun:  # else the undo of the overtaken call carries the release out
-                    await self._release(who)
-                return
-            elif not record.has_begun:
-                self._undo_release(CallRecord(), who, error)
-            raise
-        if session.pending_warnings:
-            session.raise_pending_warnings()
-
-    def _undo_release(self, record: CallRecord, who: Owner, error: BaseException) -> None:
-        """Leave the gate after an error of relock; after any other, have the release carried out in the background."""
-        interrupted = self._client._session.interrupted_of_tasks
-        if isinstance(error, RelockError):
-            interrupted.fail(record)
-        else:
-            interrupted.undo_release(record, self._spec, who, 1)
-
-    def _release_of_closed_client(self, record: CallRecord, who: Owner) -> None:
-        """Release a level in the background, if the session is still open: the closed client sends no requests."""
-        session = self._client._session
-        try:
-            for name in self._names:
-                session.check_valid(self._held_of(name, who))
-        finally:
-            session.interrupted_of_tasks.undo_release(record, self._spec, who, 1)
-
     async def __aenter__(self) -> Self:
         """Take the lock, waiting for the lock's own ``timeout=`` at most.
 
@@ -304,32 +314,13 @@ class AsyncDoor(Handle):
 
         __exit__ = __enter__  # Python looks both up before it calls `__enter__`
 
-    # Asking the masters ---------------------------------------------------------------------------------------------
 
+class AsyncHeldDoor(AsyncReleaseDoor, Holding):
+    """Door for tasks to one hold: that of the caller on a lock, or that of a permit."""
 
-class AsyncLock(AsyncDoor, Holding):
-    """Distributed lock for tasks: reentrant, fair, renewed while its owner lives. Made by `AsyncClient.lock`.
+    __slots__ = ()
 
-    A hold belongs to the task that *calls* `acquire`, or to ``owner=``; all lock objects of one client with the same
-    name and owner share it. So ``asyncio.wait_for(lock.acquire(), 5)`` gives it to the caller. A child task is another
-    owner than its parent, and waits for it.
-
-    A cancelled `acquire` leaves nothing behind, and a cancelled `release` is carried out. In a callback, which is no
-    task, each member that concerns the caller's hold raises `RuntimeError`, unless the lock has an ``owner=``.
-
-    A holder that was paused past its lease may notice only after another owner has the lock. Call `ensure` before an
-    action that must not happen twice, and check the `token` where the action takes effect.
-    """
-
-    __slots__ = ("_loss_hooks",)
-
-    _client: AsyncLockClient
-    _acquiring = staticmethod(Calls.acquire)
     _releasing = staticmethod(Calls.release)
-
-    def __init__(self, client: AsyncLockClient, spec: LockSpec, *, cancel_on_lost: bool) -> None:
-        super().__init__(client, spec, spec.keys.name)
-        self._loss_hooks = LossHooks() if cancel_on_lost else None
 
     def ensure(self, seconds: float = 0.0) -> Coroutine[Any, Any, int]:
         """Check, usually without I/O, that the caller's hold is valid for `seconds` more.
@@ -388,6 +379,30 @@ class AsyncLock(AsyncDoor, Holding):
         if failures is not None:
             raise too_few(self.name, self._spec, failures)
         return hold.remaining(session.clock())
+
+
+class AsyncLock(AsyncDoor, AsyncHeldDoor):
+    """Distributed lock for tasks: reentrant, fair, renewed while its owner lives. Made by `AsyncClient.lock`.
+
+    A hold belongs to the task that *calls* `acquire`, or to ``owner=``; all lock objects of one client with the same
+    name and owner share it. So ``asyncio.wait_for(lock.acquire(), 5)`` gives it to the caller. A child task is another
+    owner than its parent, and waits for it.
+
+    A cancelled `acquire` leaves nothing behind, and a cancelled `release` is carried out. In a callback, which is no
+    task, each member that concerns the caller's hold raises `RuntimeError`, unless the lock has an ``owner=``.
+
+    A holder that was paused past its lease may notice only after another owner has the lock. Call `ensure` before an
+    action that must not happen twice, and check the `token` where the action takes effect.
+    """
+
+    __slots__ = ("_loss_hooks",)
+
+    _client: AsyncLockClient
+    _acquiring = staticmethod(Calls.acquire)
+
+    def __init__(self, client: AsyncLockClient, spec: LockSpec, *, cancel_on_lost: bool) -> None:
+        super().__init__(client, spec, spec.keys.name)
+        self._loss_hooks = LossHooks() if cancel_on_lost else None
 
     @awaited
     async def locked(self) -> bool:

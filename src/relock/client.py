@@ -3,7 +3,7 @@
 import logging
 import os
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Never, ParamSpec, Self, TypeVar, Unpack
@@ -13,16 +13,17 @@ from attrs import evolve
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.inspect import LockInfo
 from relock._core.info import one_server, shared_servers
-from relock._core.lock_spec import LockSpec, MultiSpec
+from relock._core.lock_spec import LockSpec, MultiSpec, Wish
 from relock._errors import ConfigurationError, RelockWarning
 from relock._holding import quorum_error
-from relock._keys import glob_filter, lock_keys, name_of, scan_pattern
+from relock._keys import KINDS, glob_filter, lock_keys, name_and_kind_of, permit_keys, scan_pattern
 from relock._options import (
     ClientArguments,
     ClientOptions,
     LockArguments,
     LockOptions,
     check_client_keywords,
+    check_limit,
     check_lock_keywords,
     check_lock_options,
     check_name,
@@ -31,6 +32,7 @@ from relock._options import (
     lists,
     plain,
     set_options,
+    wrong,
 )
 from relock._runtime.live_set import LiveSet
 from relock._runtime.machine import THREADS
@@ -46,11 +48,13 @@ from relock.lock import Lock
 if TYPE_CHECKING:
     from relock._statistics import Statistics
     from relock.multi_lock import MultiLock
+    from relock.semaphore import Semaphore
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 NAMES_PER_SCAN = 500
 _clients: "LiveSet[Client]" = LiveSet()
@@ -159,6 +163,24 @@ class Client:
         check_lock_keywords("lock_all", options)
         return MultiLock(self, self._multi_spec_of(names, **options))
 
+    @lists(LockArguments)
+    def semaphore(self, name: str, limit: int, **options: Unpack[LockArguments]) -> "Semaphore":
+        """Return a semaphore: at most `limit` permits at a time; send nothing.
+
+        Args:
+            name: as for `lock`; a lock of the same name is another thing.
+            limit: how many permits there are, 1 to 1,000. Callers with different limits each judge by their own.
+            options: as for `lock`. ``owner`` names the permits, whose holders are not tied to a thread then.
+
+        Raises:
+            TypeError: an argument of a wrong type, an unknown option.
+            ConfigurationError: a value that can't work.
+        """
+        from relock.semaphore import Semaphore
+
+        check_lock_keywords("semaphore", options)
+        return Semaphore(self, self._permit_spec_of(name, limit, **options), limit, self._options)
+
     def _multi_spec_of(self, names: Iterable[str], **given: Unpack[LockArguments]) -> MultiSpec:
         return MultiSpec(tuple(self._spec_of(name, **given) for name in check_names(names)))
 
@@ -166,6 +188,12 @@ class Client:
         """Return what the requests for a lock of this name have in common."""
         keys = lock_keys(self._options.prefix, check_name(name))
         return LockSpec.of(keys, self._addresses, self._options_of(**given), self._options)
+
+    def _permit_spec_of(self, name: str, limit: int, **given: Unpack[LockArguments]) -> LockSpec:
+        """Return what the requests for one permit of a semaphore have in common."""
+        keys = permit_keys(self._options.prefix, check_name(name))
+        wish = Wish(1, check_limit(limit))
+        return LockSpec.of(keys, self._addresses, self._options_of(**given), self._options, wish)
 
     def _options_of(self, **given: Unpack[LockArguments]) -> LockOptions:
         wanted = set_options(given)
@@ -239,33 +267,38 @@ class Client:
         if sum(isinstance(answer, list) for answer in answers) < self._session.quorum:
             raise self._no_quorum(name, answers)
 
-    def names(self, pattern: str = "*") -> Iterator[str]:
+    def names(self, pattern: str = "*", kind: str | None = None) -> Iterator[str]:
         """Iterate over the names that are held or waited for on any master, in no order, each once.
 
         Args:
             pattern: a glob for the whole name, as in Redis: ``*``, ``?`` (one byte), ``[ab]``, ``[a-c]``, ``[^ab]``; a
                 backslash escapes the next character. Default: all names.
+            kind: ``"lock"`` or ``"semaphore"``, for the names of these only; default None: all.
 
         Raises:
-            ConfigurationError: the pattern has no UTF-8 form.
+            ConfigurationError: the pattern has no UTF-8 form, or there is no such kind.
             QuorumError: too few masters answered. A lock that changes meanwhile may be listed or not.
         """
+        return each_once(name for name, _ in self._find(pattern, kind))
+
+    def _find(self, pattern: str, kind: str | None) -> Iterator[tuple[str, str]]:
+        """Check what `names` was given; iterate over the names with their kinds, some of them several times."""
         if not isinstance(pattern, str):
             raise TypeError(f"pattern must be a str, not {type(pattern).__name__}")
         check_utf8("pattern", pattern)
-        return self._names(plain(pattern))
+        if kind not in (None, *KINDS):
+            raise wrong("kind", kind, f"{' or '.join(map(repr, KINDS))}, or None for all kinds")
+        return self._scan(plain(pattern), KINDS if kind is None else (kind,))
 
-    def _names(self, pattern: str) -> Generator[str, None, None]:
-        seen: set[str] = set()
+    def _scan(self, pattern: str, kinds: Collection[str]) -> Generator[tuple[str, str], None, None]:
         failures = []
         matches = glob_filter(pattern)
         for master in self._session.masters:
             self._session.check_open()
             try:
                 for key in master.scan(scan_pattern(self._options.prefix, pattern), NAMES_PER_SCAN):
-                    found = name_of(self._options.prefix, key)
-                    if found is not None and found not in seen and matches(found):
-                        seen.add(found)
+                    found = name_and_kind_of(self._options.prefix, key)
+                    if found is not None and found[1] in kinds and matches(found[0]):
                         yield found
             except NETWORK_ERRORS as error:
                 failures.append(master.failed(error, sent=False))
@@ -351,6 +384,15 @@ class Client:
         parents, self._session = self._session, Session(self._nodes, self._options, self._platform)
         self._session.closed = parents.closed
         closing.abandon_in_child(parents)
+
+
+def each_once(items: Iterable[T]) -> Generator[T, None, None]:
+    """Yield each of the items when it first comes."""
+    seen: set[T] = set()
+    for item in items:
+        if item not in seen:
+            seen.add(item)
+            yield item
 
 
 def _after_fork_in_child() -> None:

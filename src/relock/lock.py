@@ -34,21 +34,60 @@ class LockClient(HasSession, Protocol):
         """End any hold of the lock `name`."""
 
 
-class Door(Handle):
-    """Door for threads: takes and gives back a lock, or several as one.
+class ReleaseDoor(Handle):
+    """Door for threads that gives back a lock, several locks, or a permit.
 
     Attributes:
-        _acquiring: returns the flow of an acquire.
         _releasing: returns the flow of a release.
     """
 
     __slots__ = ()
 
-    _acquiring: ClassVar[Callable[..., CallFlow[Any]]]
     _releasing: ClassVar[Callable[..., CallFlow[None]]]
 
     def _who(self) -> Owner:
         return self._named_owner or self._client._session.platform.who()
+
+    def release(self) -> None:
+        """Release one level of a lock, or a permit; the last level ends the hold, whatever the masters do.
+
+        If less than a quorum confirms this, there is an event and a log line, no error: the lease ends by itself.
+
+        Raises:
+            NotOwnedError: the caller holds nothing.
+            LockLostError: the hold was lost before.
+        """
+        record = CallRecord()
+        session = self._client._session
+        try:
+            try:
+                who = self._named_owner or session.platform.who()
+                session.run(self._releasing(session.calls, record, self._spec, who))
+            except RelockError:
+                session.interrupted.fail(record)
+                raise
+            except BaseException:
+                session.interrupted.undo_release(record, self._spec, self._who(), 1)
+                raise
+        except RelockError:
+            raise
+        except BaseException:
+            session.interrupted.undo_release_again(record, self._spec, self._who(), 1)
+            raise
+        if self._client._session.pending_warnings:
+            self._client._session.raise_pending_warnings()
+
+
+class Door(ReleaseDoor):
+    """Door for threads: takes and gives back a lock, or several as one.
+
+    Attributes:
+        _acquiring: returns the flow of an acquire.
+    """
+
+    __slots__ = ()
+
+    _acquiring: ClassVar[Callable[..., CallFlow[Any]]]
 
     # Taking and giving back -----------------------------------------------------------------------------------------
 
@@ -100,35 +139,6 @@ class Door(Handle):
             if session.pending_warnings:
                 session.raise_pending_warnings(beside=error)
             raise
-
-    def release(self) -> None:
-        """Release one level; releasing the last one ends the hold, whatever the masters do.
-
-        If less than a quorum confirms this, there is an event and a log line, no error: the lease ends by itself.
-
-        Raises:
-            NotOwnedError: the caller holds nothing.
-            LockLostError: the hold was lost before.
-        """
-        record = CallRecord()
-        session = self._client._session
-        try:
-            try:
-                who = self._named_owner or session.platform.who()
-                session.run(self._releasing(session.calls, record, self._spec, who))
-            except RelockError:
-                session.interrupted.fail(record)
-                raise
-            except BaseException:
-                session.interrupted.undo_release(record, self._spec, self._who(), 1)
-                raise
-        except RelockError:
-            raise
-        except BaseException:
-            session.interrupted.undo_release_again(record, self._spec, self._who(), 1)
-            raise
-        if self._client._session.pending_warnings:
-            self._client._session.raise_pending_warnings()
 
     def __enter__(self) -> Self:
         """Take the lock, waiting for the lock's own ``timeout=`` at most.
@@ -204,21 +214,11 @@ class Door(Handle):
         __aexit__ = __aenter__  # Python looks both up before it calls `__aenter__`
 
 
-class Lock(Door, Holding):
-    """Distributed lock: reentrant, fair, renewed while its owner lives. Made by `Client.lock`.
-
-    This class stands in for `threading.RLock`: `acquire`, `release` and ``with`` behave alike, and a
-    `threading.Condition` takes it. A hold belongs to the calling thread, or to ``owner=``; all lock objects of one
-    client with the same name and owner share it.
-
-    A holder that was paused past its lease may notice only after another owner has the lock. Call `ensure` before an
-    action that must not happen twice, and check the `token` where the action takes effect.
-    """
+class HeldDoor(ReleaseDoor, Holding):
+    """Door for threads to one hold: that of the caller on a lock, or that of a permit."""
 
     __slots__ = ()
 
-    _client: LockClient
-    _acquiring = staticmethod(Calls.acquire)
     _releasing = staticmethod(Calls.release)
 
     def ensure(self, seconds: float = 0.0) -> int:
@@ -249,8 +249,6 @@ class Lock(Door, Holding):
             raise too_little(hold, left, seconds)
         return hold.token
 
-    # Asking the masters ---------------------------------------------------------------------------------------------
-
     def extend(self, ttl: float | None = None) -> float:
         """Renew the caller's hold now, on a quorum.
 
@@ -273,6 +271,25 @@ class Lock(Door, Holding):
         if failures is not None:
             raise too_few(self.name, self._spec, failures)
         return hold.remaining(session.clock())
+
+
+class Lock(Door, HeldDoor):
+    """Distributed lock: reentrant, fair, renewed while its owner lives. Made by `Client.lock`.
+
+    This class stands in for `threading.RLock`: `acquire`, `release` and ``with`` behave alike, and a
+    `threading.Condition` takes it. A hold belongs to the calling thread, or to ``owner=``; all lock objects of one
+    client with the same name and owner share it.
+
+    A holder that was paused past its lease may notice only after another owner has the lock. Call `ensure` before an
+    action that must not happen twice, and check the `token` where the action takes effect.
+    """
+
+    __slots__ = ()
+
+    _client: LockClient
+    _acquiring = staticmethod(Calls.acquire)
+
+    # Asking the masters ---------------------------------------------------------------------------------------------
 
     def locked(self) -> bool:
         """Ask the masters whether the lock is held. Return True unless a quorum says that the lock is free.

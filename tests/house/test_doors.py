@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from relock import AsyncClient, AsyncLock, AsyncMultiLock, Client, Lock, MultiLock
+from relock import (
+    AsyncClient,
+    AsyncLock,
+    AsyncMultiLock,
+    AsyncPermit,
+    AsyncSemaphore,
+    Client,
+    Lock,
+    MultiLock,
+    Permit,
+    Semaphore,
+)
 
 PAIRS = {"__enter__": "__aenter__", "__exit__": "__aexit__"}  # the same methods under other names
 ONLY_OF_TASKS = {"cancel_on_lost"}
@@ -17,13 +28,19 @@ ENTRY = re.compile(r"^    (\w+(?:, \w+)*):", re.MULTILINE)
 
 def members(door: type) -> dict[str, Any]:
     """Return the public members of a class, by their names for threads."""
-    is_for_tasks = door in (AsyncClient, AsyncLock, AsyncMultiLock)
+    is_for_tasks = door in (AsyncClient, AsyncLock, AsyncMultiLock, AsyncPermit, AsyncSemaphore)
     renamed = {there if is_for_tasks else here: here for here, there in PAIRS.items()}
     names = [name for name in dir(door) if name[0] != "_" or name in renamed]
     return {renamed.get(name, name): getattr(door, name) for name in names}
 
 
-DOORS = [(Lock, AsyncLock), (MultiLock, AsyncMultiLock), (Client, AsyncClient)]
+DOORS = [
+    (Lock, AsyncLock),
+    (MultiLock, AsyncMultiLock),
+    (Semaphore, AsyncSemaphore),
+    (Permit, AsyncPermit),
+    (Client, AsyncClient),
+]
 MEMBERS = [
     pytest.param(threads, tasks, name, id=f"{threads.__name__}.{name}")
     for threads, tasks in DOORS

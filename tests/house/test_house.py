@@ -23,11 +23,11 @@ STOREYS = [
     ("_core",),
     ("_runtime",),
     ("_doctor",),
-    ("_holding", "_holding_all", "_statistics"),
+    ("_holding", "_holding_all", "_permits", "_statistics"),
     ("lock",),
-    ("aio_lock", "multi_lock"),
+    ("aio_lock", "multi_lock", "semaphore"),
     ("client",),
-    ("aio_multi_lock",),
+    ("aio_multi_lock", "aio_semaphore"),
     ("aio_client",),
     ("_servers",),
     ("cli", "testing", "_relock_pytest", "__init__", "__main__"),
@@ -198,6 +198,7 @@ def test_what_is_public_has_a_docstring(path: Path) -> None:
 
 def test_the_public_names() -> None:
     assert sorted(relock.__all__) == relock.__all__
+    assert all(hasattr(relock, name) for name in relock.__all__)  # imports those that are imported when first used
     exported = {name for name, value in vars(relock).items() if name[0] != "_" and not isinstance(value, ModuleType)}
     assert exported == set(relock.__all__)
 

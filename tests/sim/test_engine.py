@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from support.replies import as_list
 from support.servers import Server
 
-from relock._keys import client_channel, lock_keys
+from relock._keys import client_channel, lock_keys, permit_keys
 from relock._scripts import Call, Script, load, pack_argument, script_names
 from relock.testing._engine import Engine
 from relock.testing._master import ReplyError, VirtualMaster
@@ -37,7 +37,10 @@ EXAMPLES = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 KEYS = lock_keys("lock", "a")
-ALL_KEYS = (KEYS.lock, KEYS.queue, KEYS.waiters, KEYS.token, KEYS.master)
+PERMITS = permit_keys("lock", "a")
+LOCK_KEYS = (KEYS.lock, KEYS.queue, KEYS.waiters, KEYS.token, KEYS.master)
+PERMIT_KEYS = (PERMITS.permits, PERMITS.queue, PERMITS.waiters, PERMITS.token, PERMITS.leases, PERMITS.limit)
+ALL_KEYS = (*LOCK_KEYS, *PERMIT_KEYS)
 CLIENTS = ("me", "you", "they")
 FAR = 2**52
 START_US = 1_700_000_000_000_000
@@ -64,6 +67,8 @@ class ScriptStep(NamedTuple):
 owners = st.sampled_from([b"me:1", b"me:1~1", b"you:1", b"you:2@60000", b"they:1@120000~2"])
 waiters = st.sampled_from([b"me:1", b"you:1", b"you:2@60000", b"they:1@120000"])
 leases = st.sampled_from([60_000, 120_000, 300_000])
+permit_waiters = st.sampled_from([b"me:1#1/2", b"you:1#2/3", b"you:2#1/2@60000", b"they:1#1/3@120000"])
+permit_owners = st.builds(lambda waiter, end: waiter + end, permit_waiters, st.sampled_from([b"", b"~1", b"~2"]))
 relative = st.sampled_from(["0", "last", "last+1", "last+1000000", "last-1"])
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "owner": owners,
@@ -80,6 +85,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "hand": st.integers(0, 1),
     "limit": st.integers(0, 3),
     "accused": st.sampled_from([b"this", b"that"]),
+    "slot": st.sampled_from([-1, -1, 0, 1, 2]),
+    "value": st.integers(-2, 2),
+    "cap": st.integers(0, 3),
+    "ttl_ms": st.sampled_from([0, 60_000]),
     "seen": st.sampled_from([b"this 0 0", b"that"]),
 }
 guards = st.sampled_from([None, None, None, None, None, 0, 1, 1, -1, 90_000, -90_000])
@@ -88,16 +97,27 @@ guards = st.sampled_from([None, None, None, None, None, 0, 1, 1, -1, 90_000, -90
 def scripts() -> st.SearchStrategy[ScriptStep]:
     """Draw any script with any of its arguments; more often those that take and end holds."""
     often = ["acquire", "acquire", "enqueue", "enqueue", "enqueue", "release", "release", "heartbeat"]
+    often += [
+        "permit_acquire",
+        "permit_enqueue",
+        "permit_enqueue",
+        "permit_enqueue",
+        "permit_release",
+        "permit_release",
+    ]
     return st.sampled_from(script_names() + often).flatmap(_steps)
 
 
 def _steps(name: str) -> st.SearchStrategy[ScriptStep]:
     own = load(name).own_arguments
+    is_permit = name.startswith("permit_")
+    values = VALUES | ({"owner": permit_owners} if is_permit else {})
+    pairs = st.tuples(relative, permit_waiters if is_permit else waiters)
     return st.builds(
         ScriptStep,
         script=st.just(name),
-        arguments=st.fixed_dictionaries({argument: VALUES[argument] for argument in own}),
-        rest=st.lists(st.tuples(relative, waiters), max_size=2).map(tuple) if name == "heartbeat" else st.just(()),
+        arguments=st.fixed_dictionaries({argument: values[argument] for argument in own}),
+        rest=st.lists(pairs, max_size=2).map(tuple) if "heartbeat" in name else st.just(()),
         not_after_us=st.sampled_from([FAR, FAR, FAR, FAR, 0]),
         incarnation=st.sampled_from([REPLICATION_ID, REPLICATION_ID, REPLICATION_ID, "0" * 40]),
         guard_ms=guards,
@@ -112,6 +132,9 @@ intrusions = st.sampled_from(
         (b"DEL", KEYS.token),
         (b"DEL", KEYS.master),
         (b"SET", KEYS.lock, b"x", b"NX"),
+        (b"DEL", PERMITS.permits),
+        (b"DEL", PERMITS.leases),
+        (b"SET", PERMITS.permits, b"x", b"NX"),
     ]
 )
 # After this a script may write, and then fail without telling the time of the write: only a test that sets the clock
@@ -154,7 +177,7 @@ class Twins:
         model = attempt(lambda: self.model.execute(*arguments, guarded=guarded))
         compare(said, model, step, self.slack_ms)
         if isinstance(real, list) and real[0] in (b"granted", b"queued"):
-            self._last = real[-1]
+            self._last = real[2 if real[0] == b"granted" else 5]
 
     def _socket(self, replication_id: str) -> bytes:
         """Return a socket's incarnation and last vote: long ago, or just now if the server can't be asked."""
@@ -170,7 +193,8 @@ class Twins:
     def _call(self, step: ScriptStep) -> Call:
         own = {name: self._resolved(value) for name, value in step.arguments.items()}
         rest = [word for ticket, waiter in step.rest for word in (self._resolved(ticket), waiter)]
-        return load(step.script).call(KEYS, *rest, **own)
+        keys = PERMITS if step.script.startswith("permit_") else KEYS
+        return load(step.script).call(keys, *rest, **own)
 
     def _resolved(self, value: Any) -> Any:
         if not isinstance(value, str):

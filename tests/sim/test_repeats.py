@@ -44,7 +44,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     *[("release", {"fence": 0, "token_ms": LEASE_MS + 1_000, "hand": hand}) for hand in (0, 1)],
     ("leave", {}),
     ("extend", {"lease_ms": LEASE_MS, "token_ms": LEASE_MS + 1_000}),
-    ("heal", {**TAKING, "fence": NOW_US}),
+    ("heal", {"value": 1, "lease_ms": LEASE_MS, "fence": NOW_US}),
 ]
 
 

@@ -144,12 +144,15 @@ class PureHost(Host):
     def _reply(self, call: Call) -> list[Any]:
         """Carry out a call on all masters, and return the reply of each."""
         name, script, owner = call.keys.name, call.script.name, call.own.split(b"\r\n")[1]
+        script = script.removeprefix(call.keys.family)
+        of_permits: list[Any] = [b""] if call.keys.family else []
         if script in ("acquire", "enqueue"):
             if name in self.taken:
                 refusal = [b"refused", 1_000_000, 5_000, 0, b"you:1"]
-                return refusal if script == "acquire" else [b"queued", *refusal[1:], 1]
+                said = refusal if script == "acquire" else [b"queued", *refusal[1:], 1]
+                return [*said, *of_permits]
             self.given[name] = owner
-            return [b"granted", 1_000_000, 1]
+            return [b"granted", 1_000_000, 1, *([0] if of_permits else [])]
         if script == "release" and (name in self.forced or self.given.get(name) != owner):
             return [b"absent", 1_000_000]
         if script == "release":

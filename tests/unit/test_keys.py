@@ -3,10 +3,10 @@
 import fnmatch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relock._keys import escape_glob, glob_filter, lock_keys, name_of, scan_pattern
+from relock._keys import escape_glob, glob_filter, lock_keys, name_and_kind_of, permit_keys, scan_pattern
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda name: name[0] != "}")
 
@@ -20,6 +20,20 @@ def test_the_keys_of_a_lock_share_one_hash_tag() -> None:
     assert keys.master == b"lock:master"
 
 
+def test_the_keys_of_a_semaphore_share_the_hash_tag_of_a_lock_of_that_name_and_no_key() -> None:
+    lock, keys = lock_keys("lock", "orders:42"), permit_keys("lock", "orders:42")
+    assert keys.lock == keys.permits == b"lock:{orders:42}:sem"
+    assert keys.queue == b"lock:{orders:42}:sem:queue"
+    assert keys.waiters == b"lock:{orders:42}:sem:waiters"
+    assert keys.token == b"lock:{orders:42}:sem:token"
+    assert keys.leases == b"lock:{orders:42}:sem:leases"
+    assert keys.limit == b"lock:{orders:42}:sem:limit"
+    assert keys.master == lock.master
+    assert (lock.family, keys.family) == ("", "permit_")
+    assert keys != lock
+    assert keys == permit_keys("lock", "orders:42")
+
+
 def test_keys_are_those_of_the_same_lock_wherever_they_were_made() -> None:
     """A grant names its lock, and the keys of its waiter may have been made long before."""
     one, same = lock_keys("lock", "orders:42"), lock_keys("lo" + "ck", "orders:" + str(42))
@@ -31,15 +45,26 @@ def test_keys_are_those_of_the_same_lock_wherever_they_were_made() -> None:
 
 
 @given(NAMES)
-def test_a_name_is_found_in_its_hold_and_in_its_queue(name: str) -> None:
-    keys = lock_keys("lock", name)
-    assert name_of("lock", keys.lock.decode()) == name
-    assert name_of("lock", keys.queue.decode()) == name
+@example("a}")
+@example("a}:queue")
+@example("a}:sem")
+@example("a}:sem:queue")
+@example("a}:sem}:sem")
+def test_a_name_and_its_kind_are_found_in_its_hold_and_in_its_queue(name: str) -> None:
+    for keys, kind in ((lock_keys("lock", name), "lock"), (permit_keys("lock", name), "semaphore")):
+        assert keys.kind == kind
+        assert name_and_kind_of("lock", keys.lock.decode()) == (name, kind)
+        assert name_and_kind_of("lock", keys.queue.decode()) == (name, kind)
 
 
-@pytest.mark.parametrize("key", ["lock:{a}:token", "lock:{a}:waiters", "lock:master", "other:{a}", "lock:{}"])
-def test_other_keys_name_no_lock(key: str) -> None:
-    assert name_of("lock", key) is None
+OTHER_KEYS = [f"lock:{{a}}{tail}" for tail in (":token", ":waiters", ":sem:token", ":sem:leases", ":sem:limit", ":se")]
+
+
+@pytest.mark.parametrize(
+    "key", [*OTHER_KEYS, "lock:master", "other:{a}", "other:{a}:sem", "lock:{}", "lock:{}:sem", ""]
+)
+def test_other_keys_name_nothing(key: str) -> None:
+    assert name_and_kind_of("lock", key) is None
 
 
 def test_a_pattern_matches_names_below_a_prefix_that_is_no_pattern() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from relock._core.book import Book
-from relock._owner import Owner, caller_name, current_thread, named
+from relock._owner import Owner, caller_name, current_thread, named, owner_of_permit
 from relock._runtime.aio.foreground import current_task
 
 
@@ -80,3 +80,16 @@ def test_where_nobody_of_this_client_has_it_the_sentence_is_whole() -> None:
     assert text == (
         "the thread 'MainThread' does not hold 'a': a caller must acquire a lock before it can use or release it"
     )
+
+
+def test_a_permit_of_the_same_name_is_no_hold_of_the_lock() -> None:
+    book: Any = Book()
+    permit = owner_of_permit(current_thread())
+    book["a", permit.key] = FakeHold(permit)
+    assert book.of_name("a") == []
+    assert "is held by" not in str(book.not_owned("a", named("job")))
+
+
+def test_a_permit_that_its_caller_does_not_have_was_released_or_is_another_process_s() -> None:
+    text = error_for(None, owner_of_permit(current_thread()))
+    assert text == "this permit of 'a' was released already, or in another process"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from relock._core.hold import Hold
 from relock._errors import LockLostError, NotOwnedError
-from relock._owner import Owner, OwnerKey, caller_name
+from relock._owner import Owner, OwnerKey, PermitKey, caller_name
 
 HoldKey = tuple[str, OwnerKey]
 
@@ -15,8 +15,12 @@ class Book(dict[HoldKey, Hold]):
     """Holds by lock name and caller. The book is a dict, whose single operations are atomic: it needs no lock."""
 
     def of_name(self, name: str) -> list[Hold]:
-        """Return the valid holds of the lock `name`, of all callers."""
-        return [hold for (held, _), hold in self.copy().items() if held == name and hold.loss is None]
+        """Return the valid holds of the lock `name`, of all callers; permits of a semaphore are not among these."""
+        return [
+            hold
+            for (held, owner), hold in self.copy().items()
+            if held == name and hold.loss is None and not isinstance(owner, PermitKey)
+        ]
 
     def all(self) -> list[Hold]:
         """Return every hold, also lost ones; drop lost ones whose owners ended, and the oldest beyond `TOLD_MAX`."""
@@ -35,12 +39,14 @@ class Book(dict[HoldKey, Hold]):
         """Return whether `hold` is still held: neither released nor lost."""
         return hold.loss is None and self.get((hold.keys.name, hold.key)) is hold
 
-    def not_owned(self, name: str, who: Owner) -> NotOwnedError:
+    def not_owned(self, name: str, who: Owner | Hold) -> NotOwnedError:
         """Return the error for a caller that holds nothing.
 
         The error names the caller of this client that has the lock, if any: often one thread or task enters a block and
         another one leaves it.
         """
+        if isinstance(who.key, PermitKey):
+            return NotOwnedError(f"this permit of {name!r} was released already, or in another process", lock=name)
         caller = caller_name(who.key, who.liveness)
         holder = next((caller_name(hold.key, hold.liveness) for hold in self.of_name(name)), None)
         if holder is None:
@@ -68,7 +74,8 @@ def lost_error(hold: Hold) -> LockLostError:
     if loss is None:
         raise AssertionError("only a lost hold has a loss")
     return LockLostError(
-        f"the hold of {loss.lock!r} with token {loss.token} was lost: {loss.reason}; stop what it protected",
+        f"the {hold.keys.noun} of {loss.lock!r} with token {loss.token} was lost: {loss.reason}; stop what it "
+        "protected",
         lock=loss.lock,
         token=loss.token,
         reason=loss.reason,

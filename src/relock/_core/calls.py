@@ -41,8 +41,8 @@ from relock._core.quorum import (
     judge,
     judge_handed,
 )
-from relock._core.tasks import PendingCheck, Settle
-from relock._core.waiting import Wait, acquire, judge_queued
+from relock._core.tasks import PassOn, PendingCheck, Settle
+from relock._core.waiting import Wait, acquire, first_value, judge_queued
 from relock._errors import LockLostError
 from relock._events import Granted, NotGranted, Released, ReleaseUnconfirmed
 from relock._keys import LockKeys
@@ -51,7 +51,6 @@ from relock._owner import Owner, nested_task_of
 from relock._scripts import Prepared
 
 IN_LINE_SECONDS = 1.0  # an acquire within this time after another caller began to wait is likely to wait as well
-
 
 AtOnce = Callable[[Prepared, LockKeys, bytes, float, float], Sequence[Answer] | None]
 
@@ -142,8 +141,8 @@ class Calls:
         host = self._host
         started_at = host.clock()
         waiter = next(self._hub.names) if who.name is None else self._hub.new_name(who.name)
-        if count == 1 and host.may_be_handed:
-            waiter += spec.templates.grant_suffix  # a releaser gives one level
+        # A releaser gives one level.
+        waiter += spec.templates.grant_mark if count == 1 and host.may_be_handed else spec.templates.mark
         owners = [waiter]
         record.owners, record.spec = owners, spec  # Note, then send: from here on an interrupt undoes the attempt
         in_line = started_at < until and started_at - host.waited_at < IN_LINE_SECONDS
@@ -153,7 +152,7 @@ class Calls:
         outcome: Outcome | None = None
         if in_line and is_lone and count == 1:
             outcome, first, grants = yield from self._queue(spec, owners, started_at, until)
-        elif not in_line and count == 1:
+        elif not in_line and count == 1 and spec.slots is None:
             end = started_at + spec.node_timeout
             request = spec.templates.acquire if is_lone else spec.templates.acquire_with(host.propose())
             answers: Sequence[Answer] = (
@@ -166,7 +165,8 @@ class Calls:
             self._note_wait(first)
             jitter, propose = host.platform.chance, host.propose
             missed, crowd = self._hub.turns_missed, self._is_crowded or bool
-            wait = Wait(spec, waiter, count, until, host.clock, jitter, owners, in_line, propose, crowd, missed)
+            value = count if count > 1 else first_value(spec, jitter)
+            wait = Wait(spec, waiter, value, until, host.clock, jitter, owners, in_line, propose, crowd, missed)
             waiting = acquire(wait, first, grants)
             first = None  # as above
             outcome = yield from waiting
@@ -181,10 +181,12 @@ class Calls:
             self._count_steps(hold)
         if waiter in self._hub.waiters:
             self._hub.forget(waiter, served=hold)
+        if spec.slots is not None and count_status(outcome.answers, b"queued"):
+            host.janitor.hand(PassOn(spec.keys, waiter))  # else that master wakes this waiter in place of the next one
         host.watchdog.watch(hold)
         host.counters.grants += 1
         if host.logs_events():
-            host.emit(Granted(spec.keys.name, host.clock() - started_at, outcome.token))
+            host.emit(Granted(spec.keys.name, host.clock() - started_at, outcome.token, kind=spec.keys.kind))
         return None
 
     def _note_wait(self, first: First | None) -> None:
@@ -240,7 +242,7 @@ class Calls:
         host = self._host
         host.counters.refusals += 1
         if host.logs_events():
-            host.emit(NotGranted(spec.keys.name, host.clock() - came_at))
+            host.emit(NotGranted(spec.keys.name, host.clock() - came_at, kind=spec.keys.kind))
 
     def _count_steps(self, hold: Hold) -> None:
         """Shorten the leases of a new hold by the steps of masters' clocks that were seen before it was in the book."""
@@ -341,7 +343,8 @@ class Calls:
     def _end(self, hold: Hold) -> CallFlow[None]:
         """End a hold whose last level is left: first in the book, then on the masters."""
         host, keys = self._host, hold.keys
-        host.holds.pop((keys.name, hold.key), None)
+        if host.holds.pop((keys.name, hold.key), None) is None:  # another thread has just released this permit
+            raise host.holds.not_owned(keys.name, hold)
         if host.closed:
             hold.count = 0
             host.undo(hold.keys, hold.owner, hold.token, hold.ttl, hold.undo_after)  # works only during `close`
@@ -358,7 +361,7 @@ class Calls:
             return
         hold.count = 0
         if host.logs_events():
-            host.emit(Released(hold.keys.name, host.clock() - hold.granted_at))
+            host.emit(Released(hold.keys.name, host.clock() - hold.granted_at, kind=hold.keys.kind))
 
     def _end_elsewhere(self, hold: Hold, answers: Sequence[Answer]) -> None:
         """Finish a release that not every master has confirmed.
@@ -382,9 +385,9 @@ class Calls:
         elif ending.is_left:
             host.janitor.hand(host.undo_hold(hold))
         if not ending.is_confirmed:
-            host.emit(ReleaseUnconfirmed(hold.keys.name, hold.remaining(host.clock())))
+            host.emit(ReleaseUnconfirmed(hold.keys.name, hold.remaining(host.clock()), kind=hold.keys.kind))
         elif host.logs_events():
-            host.emit(Released(hold.keys.name, host.clock() - hold.granted_at))
+            host.emit(Released(hold.keys.name, host.clock() - hold.granted_at, kind=hold.keys.kind))
 
     # A condition's wait ---------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Failure, Reply
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import NEVER, Grant, deadline_of, is_status
+from relock._core.slots import slot_of
 from relock._events import Loss
 from relock._owner import NestedTask, Owner, has_ticket, runs_on, task_of, waiter_name
 
@@ -143,6 +144,11 @@ class Hold:
         return self.spec.quorum
 
     @property
+    def kept(self) -> int:
+        """Number that the masters keep for this owner: the hold count, or the slot of a permit."""
+        return slot_of(self.owner, self.answers) if self.keys.family else self.count
+
+    @property
     def fence(self) -> int:
         """Token that the release must write to the masters; 0 where a quorum of them gave it."""
         return 0 if self.settled else self.token
@@ -202,8 +208,8 @@ class Hold:
     def lose(self, reason: str, now: float) -> Loss | None:
         """Mark the hold as lost. Return the loss to the first caller only, so that it is reported once."""
         if self.loss is None:  # Act, then tell: after an interrupt between the two, the next caller reports it
-            owner = self.owner.decode()
-            self.loss = Loss(self.keys.name, owner, self.token, self.count, reason, now - self.granted_at)
+            owner, keys = self.owner.decode(), self.keys
+            self.loss = Loss(keys.name, owner, self.token, self.count, reason, now - self.granted_at, kind=keys.kind)
         self.renew_at = FOREVER
         try:
             self._unreported.pop()  # `pop` is atomic: of two threads that find the loss, one reports it

@@ -180,13 +180,18 @@ class Host(ABC):
     # Losses ---------------------------------------------------------------------------------------------------------
 
     def check_valid(self, hold: Hold) -> None:
-        """Raise `LockLostError` if `hold` is lost; report the loss, unless that has been done."""
+        """Raise `LockLostError` if `hold` is lost; report the loss, unless that has been done.
+
+        Another caller of the same owner may release the hold meanwhile: that is `NotOwnedError`, and no loss.
+        """
         now = self.clock()
         if hold.loss is None:
             reason = hold.reason_for_loss(now)
             if reason is None:
                 return
             self.lose(hold, reason)
+            if hold.loss is None:
+                raise self.holds.not_owned(hold.keys.name, hold)
         raise lost_error(hold)
 
     def lose(self, hold: Hold, reason: str) -> None:
@@ -205,7 +210,7 @@ class Host(ABC):
         if now >= hold.told_until:
             self.end_hold(hold)
         self.tell_loss(hold, loss)
-        self.emit(Lost(loss.lock, reason))
+        self.emit(Lost(loss.lock, reason, kind=loss.kind))
 
     def end_hold(self, hold: Hold) -> None:
         """End in the background what masters still have, or may get, of a hold that is over here."""

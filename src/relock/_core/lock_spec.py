@@ -16,7 +16,15 @@ ALIVE_MS = 7_000  # a waiter counts as alive for this long after a heartbeat
 QUEUE_MS = 30_000  # the rest of a queue without living waiters ends after this time
 TOKEN_SPARE_MS = 1_000  # a master remembers a token for this much longer than the lease; as in `lua/_lib/spare.lua`
 TICKET_AT_ONCE = 0  # a lone master gives a ticket, which is agreed at once
+ANY_SLOT = -1  # a lone master gives the lowest free slot of a semaphore; also for several permits, which have none
 TICKET_PROPOSAL = -1  # one of several masters proposes a ticket, unwritten; -T: it writes its own or T, the larger
+
+
+class Wish(NamedTuple):
+    """Permits that one call asks of a semaphore, and the semaphore's limit."""
+
+    permits: int
+    limit: int
 
 
 class CallTemplates(NamedTuple):
@@ -25,7 +33,10 @@ class CallTemplates(NamedTuple):
     Attributes:
         fair: 1 if a newcomer goes behind the queue, else 0.
         hand: 1 if a release gives the lock to the first waiter, 0 if it only wakes that waiter.
-        grant_suffix: the end of the waiters' names: the lease that a releaser may give them; empty for none.
+        mark: the end of the waiters' names: what a waiter for permits asks for; empty for a lock.
+        grant_mark: the same, with the lease that a releaser may give such a waiter, if any.
+        kept: the name of the argument that the masters keep for an owner: ``count``, or ``slot``.
+        usual: the value of this argument in the prepared requests.
         taking: the request that takes the lock for one level, prepared but for the owner and a proposed token.
         acquire: the same without a proposed token, prepared but for the owner.
         enqueue: the request that takes the lock, or a place in a lone master's queue, for one level, prepared likewise.
@@ -37,7 +48,10 @@ class CallTemplates(NamedTuple):
     token_ms: bytes
     fair: bytes
     hand: bytes
-    grant_suffix: bytes
+    mark: bytes
+    grant_mark: bytes
+    kept: str
+    usual: int
     taking: Prepared
     acquire: Prepared
     enqueue: Prepared
@@ -53,34 +67,40 @@ class CallTemplates(NamedTuple):
         return self.release.script.prepare(fence=fence, token_ms=token_ms(ttl), hand=self.hand)
 
 
-Options = tuple[float, bool, bool, bool]
+Options = tuple[bytes, float, bool, bool, bool]
 _templates: Cache[Options, CallTemplates] = Cache()
 
 
-def _templates_for(ttl: float, fair: bool, hands_over: bool, takes_grants: bool) -> CallTemplates:
+def _templates_for(family: str, options: Options) -> CallTemplates:
+    mark, ttl, fair, hands_over, takes_grants = options
     load_all()
     lease, token, is_fair, hand = b"%d" % lease_ms(ttl), b"%d" % token_ms(ttl), b"%d" % fair, b"%d" % hands_over
-    taking = load("acquire").prepare(count=1, lease_ms=lease, token_ms=token, fair=is_fair)
+    kept, usual = ("slot", ANY_SLOT) if family else ("count", 1)
+    taking = load(family + "acquire").prepare(**{kept: usual}, lease_ms=lease, token_ms=token, fair=is_fair)
     queueing: dict[str, bytes | int] = {"ticket": TICKET_AT_ONCE, "alive_ms": ALIVE_MS, "queue_ms": QUEUE_MS}
     return CallTemplates(
         lease_ms=lease,
         token_ms=token,
         fair=is_fair,
         hand=hand,
-        grant_suffix=b"@%d" % lease_ms(min(ttl, HANDED_LEASE_SECONDS)) if takes_grants else b"",
+        mark=mark,
+        grant_mark=b"%b@%d" % (mark, lease_ms(min(ttl, HANDED_LEASE_SECONDS))) if takes_grants else mark,
+        kept=kept,
+        usual=usual,
         taking=taking,
         acquire=taking.completed(0),
-        enqueue=load("enqueue").prepare(count=1, lease_ms=lease, fair=is_fair, **queueing),
-        release=load("release").prepare(fence=0, token_ms=token, hand=hand),
-        extend=load("extend").prepare(lease_ms=lease, token_ms=token),
+        enqueue=load(family + "enqueue").prepare(**{kept: usual}, lease_ms=lease, fair=is_fair, **queueing),
+        release=load(family + "release").prepare(fence=0, token_ms=token, hand=hand),
+        extend=load(family + "extend").prepare(lease_ms=lease, token_ms=token),
     )
 
 
 @frozen(eq=False, repr=False)
 class LockSpec:
-    """Common part of all requests for one lock; times are seconds.
+    """Common part of all requests for one lock, or for permits of one semaphore; times are seconds.
 
     Attributes:
+        slots: how many slots there are, of which each request must name one; None if it need not.
         node_timeout: the longest wait for one master in one attempt.
         validity: how long a lease is safe to use, from the moment before its request was sent: the ttl less the drift.
     """
@@ -95,14 +115,25 @@ class LockSpec:
     validity: float
     patience: float
     templates: CallTemplates
+    slots: int | None = None
 
     @classmethod
-    def of(cls, keys: LockKeys, masters: tuple[str, ...], options: LockOptions, client: ClientOptions) -> "LockSpec":
-        """Return the spec of the lock with these keys and options."""
+    def of(
+        cls,
+        keys: LockKeys,
+        masters: tuple[str, ...],
+        options: LockOptions,
+        client: ClientOptions,
+        wish: Wish | None = None,
+    ) -> "LockSpec":
+        """Return the spec of the lock with these keys and options, or of what a caller wishes of a semaphore."""
         hands_over = options.fair and client.handoff == "grant"
         # With `min_replicas` a grant counts only once replicas have it: the waiter asks itself, and waits for them.
         takes_grants = hands_over and not client.min_replicas
-        said_by = options.ttl, options.fair, hands_over, takes_grants
+        mark = b""
+        if wish is not None:
+            mark, takes_grants = b"#%d/%d" % wish, takes_grants and wish.permits == 1
+        said_by = mark, options.ttl, options.fair, hands_over, takes_grants
         return cls(
             keys=keys,
             masters=masters,
@@ -113,7 +144,8 @@ class LockSpec:
             drift_factor=client.drift_factor,
             validity=options.ttl - drift_of(options.ttl, client.drift_factor),
             patience=client.patience,
-            templates=_templates.get(said_by) or _templates.keep(said_by, _templates_for(*said_by)),
+            templates=_templates.get(said_by) or _templates.keep(said_by, _templates_for(keys.family, said_by)),
+            slots=wish.limit if wish is not None and len(masters) > 1 else None,
         )
 
 

@@ -246,7 +246,7 @@ def _refusal(refusals: Sequence[Reply], granted: int, quorum: int, *, undecided:
         ahead.append(reply[3])
         if reply[4]:
             holders.append(reply[4])
-        if len(reply) > 5:
+        if reply[0] != b"refused":
             placed = placed and reply[0] == b"queued" and ticket in (None, reply[5])
             ticket = reply[5] if ticket is None else max(ticket, reply[5])
     left_ms = _smallest(lefts, quorum)

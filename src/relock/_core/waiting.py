@@ -27,7 +27,7 @@ written it, and no master that has answered has another one or has granted the l
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from attrs import define, field
+from attrs import Factory, define, field
 
 from relock._core.effects import Answer, Clock, Effect, Failure, Handed, Leave, Listen, Park, Undo
 from relock._core.flows.accept import accept
@@ -36,6 +36,7 @@ from relock._core.flows.release import end_wait, give_back
 from relock._core.lock_spec import TICKET_AT_ONCE, TICKET_PROPOSAL, LockSpec
 from relock._core.patience import Patience, pause_behind
 from relock._core.quorum import NEVER, Grant, NoQuorum, Outcome, Refused, count_status, is_status
+from relock._core.slots import free_slots
 from relock._core.turns import TICKETS_KEPT
 from relock._keys import LockKeys
 from relock._owner import attempt_name, waiter_name
@@ -43,6 +44,7 @@ from relock._scripts import Call
 
 SHORT_LOOK_PART = 0.9  # a look with less of the node timeout than this shows no master silent
 TICKETS_END = 2**53  # a master can't tell larger tickets apart: Lua's numbers are doubles
+SLOTS_TRIED_MAX = 8  # before the next sleep; each fails only if another caller has just taken that slot
 TICKET_AHEAD_US = 1_000_000  # a ticket that several masters are to take is this far ahead of their clocks
 
 
@@ -52,7 +54,7 @@ class Wait(NamedTuple):
     Attributes:
         waiter: ``<client>:<uuid>`` of the wait, and of its first attempt.
         until: when the caller's timeout ends, on the local clock; if that is over, there is a single look.
-        levels: the hold count of the new hold.
+        value: what the first attempt has the masters keep for the owner: the hold count, or the slot of a permit.
         jitter: returns a random number from 0 to 1.
         owners: every name under which the lock has been asked for, the waiter's first; filled before anything is sent.
         in_line: the lock is likely to be taken: subscribe first, so that the first look takes a place at once.
@@ -64,7 +66,7 @@ class Wait(NamedTuple):
 
     spec: LockSpec
     waiter: bytes
-    levels: int
+    value: int
     until: float
     clock: Clock
     jitter: Callable[[], float]
@@ -74,9 +76,14 @@ class Wait(NamedTuple):
     is_crowded: Callable[[], bool] = bool  # False: never crowded
     missed: Callable[[bytes], int] = lambda _waiter: 0
 
-    def take_call(self, owner: bytes) -> Call:
+    def take_call(self, owner: bytes, value: int) -> Call:
         """Return the call that takes the lock for `owner` if the lock is free and no other waiter's turn has come."""
-        return take_call(self.spec, owner, self.levels, self.propose())
+        return take_call(self.spec, owner, value, self.propose())
+
+
+def first_value(spec: LockSpec, jitter: Callable[[], float]) -> int:
+    """Return what the first attempt asks for: one level, or any slot; if it must name one, `jitter` chooses."""
+    return spec.templates.usual if spec.slots is None else min(int(jitter() * spec.slots), spec.slots - 1)
 
 
 def propose_ticket(ahead_us: int) -> int:
@@ -96,7 +103,7 @@ def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until
     reply: Any = answers[0][0]
     if reply.__class__ is not list or reply[0] != b"queued" or now >= until:
         return None
-    _, _, left_ms, ahead, holder, ticket = reply
+    left_ms, ahead, holder, ticket = reply[2:6]
     left = left_ms / 1000
     if ahead == 0 and left >= 0 and (not holder or waiter_name(holder) == waiter):
         return None
@@ -123,7 +130,7 @@ def acquire(
     limit = max(wait.until, now) + spec.node_timeout
     if wait.in_line and (first is not None or now < wait.until):
         return (yield from _Waiting(wait, limit).begin_in_line(first, grants))
-    outcome, answers, _ = yield from attempt(spec, wait.take_call(wait.waiter), clock, limit, first)
+    outcome, answers, _ = yield from attempt(spec, wait.take_call(wait.waiter, wait.value), clock, limit, first)
     if outcome.__class__ is Grant:
         return outcome
     waiting = _Waiting(wait, limit).run(outcome, answers)
@@ -149,6 +156,8 @@ class _Waiting:
     refusal: Refused | None = None  # the last refusal by a quorum
     asked_at: float = NEVER  # when the last look sent its last request
     missed: int = 0  # the number of missed turns at the last look
+    value: int = field(default=Factory(lambda self: self.wait.value, takes_self=True))  # of the next attempt
+    slots_tried: int = 0  # the number of other slots that were tried since the last sleep
 
     @property
     def owner(self) -> bytes:
@@ -197,10 +206,12 @@ class _Waiting:
             if outcome.undecided:
                 yield from self._settle(answers)
             now = clock()
-            if grants is None and (now >= wait.until or patience.is_over(outcome, now)):
+            if spec.slots is not None and self._tries_other_slot(outcome, answers, now):
+                pass
+            elif grants is None and (now >= wait.until or patience.is_over(outcome, now)):
                 yield from self._leave(outcome)
                 break
-            if not self.listening and isinstance(outcome, Refused):
+            elif not self.listening and isinstance(outcome, Refused):
                 yield from self._listen()
             elif not self._note_ticket(outcome):
                 if grants is None:
@@ -209,6 +220,7 @@ class _Waiting:
                     lease_end = _lease_end(outcome.lease_left if isinstance(outcome, Refused) else -1.0, now)
                     grants = yield Park(spec.keys, wait.waiter, self.ticket, lease_end, look_at)
                 self._note_missed()
+                self.slots_tried = 0
                 granted = yield from self._take_over(grants, outcome)
                 grants = None
                 if granted is not None:
@@ -224,6 +236,24 @@ class _Waiting:
             return outcome._replace(is_repeated=True) if self.undecided else outcome
         yield from self._clear_up()
         return outcome
+
+    def _tries_other_slot(self, outcome: Refused | NoQuorum, answers: Sequence[Answer], now: float) -> bool:
+        """Choose a slot that a quorum has free; return whether to ask for it at once, because only the slot was taken.
+
+        The first slot is a guess. A right guess gets a permit in one round trip; after a wrong one, the refusals say
+        which slots are free. If the slot that was asked for is among these, it is another's turn. The number of those
+        ahead does not say so, because it counts dead waiters, too.
+        """
+        if not isinstance(outcome, Refused) or self.slots_tried >= SLOTS_TRIED_MAX:
+            return False
+        free = free_slots(answers, self.wait.spec.quorum)
+        if self.value in free or not free or now >= self.limit:
+            return False
+        self.value = free[int(self.wait.jitter() * len(free))]
+        self.slots_tried += 1
+        if not outcome.undecided:
+            self._rename()  # a repeated request for the slot before might be granted, and count for this one
+        return True
 
     def _has_time(self) -> bool:
         """Return whether there is time for another look.
@@ -326,11 +356,11 @@ class _Waiting:
     def _next_call(self) -> Call:
         wait, spec = self.wait, self.wait.spec
         if not self.listening:
-            return wait.take_call(self.owner)
+            return wait.take_call(self.owner, self.value)
         ticket = self.ticket
         if ticket is None:
             ticket = TICKET_AT_ONCE if len(spec.masters) == 1 else -self.proposed or TICKET_PROPOSAL
-        return enqueue_call(spec, self.owner, wait.levels, ticket)
+        return enqueue_call(spec, self.owner, self.value, ticket)
 
     def _settle(self, answers: Sequence[Answer]) -> Generator[Effect, Any, None]:
         """Give back what a minority may have granted in an undecided attempt, before the waiter sleeps.

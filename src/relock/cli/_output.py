@@ -26,7 +26,7 @@ _CODES: tuple[tuple[type[RelockError], ExitCode], ...] = (
     (QuorumError, ExitCode.UNREACHABLE),
     (ConfigurationError, ExitCode.CONFIGURATION),
 )
-_ON_THE_COMMAND_LINE = ("name", "ttl", "prefix")
+_ON_THE_COMMAND_LINE = ("name", "ttl", "prefix", "owner")
 _scribes: list[Scribe] = []  # the scribe writes to stderr once no other thread may wait for that
 
 

@@ -23,9 +23,9 @@ _ALL = "all masters"
 HELP = """Try everything that locks need, on each master.
 
 Looked at: whether it can be reached, has all commands, is a master and has a vote; its version, its clock against
-this machine's, what it evicts and what a restart makes it forget; whether all lock scripts and Pub/Sub work for this
-user. The scripts run on a scratch lock of a random name, which is gone within seconds. Of several masters together:
-whether they are independent servers, their number, whether their clocks agree and their restart guards.
+this machine's, what it evicts and what a restart makes it forget; whether all scripts and Pub/Sub work for this user.
+The scripts run on a scratch lock and semaphore of a random name, which are gone within seconds. Of several masters
+together: whether they are independent servers, their number, whether their clocks agree and their restart guards.
 
 Exits with 1 if anything is wrong. A note is no failure: it says what to know.
 """

@@ -1,16 +1,20 @@
-"""``relock status``: the holder of a lock, and its waiters."""
+"""``relock status``: the holder of a lock or the holders of a semaphore, and the waiters."""
 
 import math
 from typing import Any
 
 import click
 
-from relock import LockInfo
+from relock import LockInfo, SemaphoreInfo
+from relock._options import LIMIT_MAX
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import print_json, printable
 
 # `python -OO` would drop a docstring.
 HELP = """Show the holder of the lock NAME and its waiters, as a quorum of the masters agree on them.
+
+With --semaphore, NAME is a semaphore: show its limit, its holders and its waiters. The masters do not store the limit:
+it is that of the holders and waiters, unless an operator has set another one.
 
 The times are seconds. A lock of another library has no owner that relock can name.
 """
@@ -18,21 +22,24 @@ The times are seconds. A lock of another library has no owner that relock can na
 
 @click.command(help=HELP)
 @click.argument("name")
+@click.option("--semaphore", is_flag=True, help="NAME is a semaphore, not a lock.")
 @node_options
 @json_option
-def status(name: str, where: Where, as_json: bool) -> None:
-    """Print the holder of the lock and its waiters."""
+def status(name: str, semaphore: bool, where: Where, as_json: bool) -> None:
+    """Print the holders and the waiters."""
     with where.client() as client:
-        info = client.info(name)
+        info = client.semaphore(name, LIMIT_MAX).info() if semaphore else client.info(name)
     if as_json:
-        print_json(_as_json(info))
+        print_json(_semaphore_as_json(info) if isinstance(info, SemaphoreInfo) else _as_json(info))
     else:
-        click.echo(_as_text(info))
+        lines = _semaphore_lines(info) if isinstance(info, SemaphoreInfo) else _lines(info)
+        click.echo("\n".join(f"{label:<12}{printable(text)}" for label, text in [*lines, *_queue(info.queue)]))
 
 
 def _as_json(info: LockInfo) -> dict[str, Any]:
     return {
         "name": info.name,
+        "kind": info.kind,
         "held": info.held,
         "owner": info.owner,
         "hold_count": info.hold_count,
@@ -42,16 +49,52 @@ def _as_json(info: LockInfo) -> dict[str, Any]:
     }
 
 
-def _as_text(info: LockInfo) -> str:
-    """Return a line for each thing, the names of the things in a column."""
+def _semaphore_as_json(info: SemaphoreInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "kind": info.kind,
+        "limits": list(info.limits),
+        "override": info.override,
+        "used": info.used,
+        "holders": [
+            {
+                "owner": holder.owner,
+                "permits": holder.permits,
+                "slot": holder.slot,
+                "lease_left_seconds": holder.ttl,
+            }
+            for holder in info.holders
+        ],
+        "queue": list(info.queue),
+    }
+
+
+def _lines(info: LockInfo) -> list[tuple[str, str]]:
+    """Return a line for each thing: its label and its text."""
     lease = f"{info.ttl:.3f} s left" if math.isfinite(info.ttl) else "without an end"
     holder = info.owner or ("another library's lock" if info.held else "nobody")
     lines = [("lock", info.name), ("holder", holder)]
     if info.held:
         lines += [("hold count", str(info.hold_count)), ("lease", lease)]
-    lines += [
-        ("token" if info.held else "last token", str(info.token) if info.token is not None else "none"),
-        ("queue", f"{len(info.queue)} waiting" if info.queue else "nobody waits"),
-    ]
-    lines += [("", f"{place}. {waiter}") for place, waiter in enumerate(info.queue, 1)]
-    return "\n".join(f"{label:<12}{printable(text)}" for label, text in lines)
+    return [*lines, ("token" if info.held else "last token", str(info.token) if info.token is not None else "none")]
+
+
+def _semaphore_lines(info: SemaphoreInfo) -> list[tuple[str, str]]:
+    """Return a line for each thing: its label and its text."""
+    limit = " or ".join(map(str, info.limits)) or "not known: nobody is there to name it"
+    if info.override is not None:
+        limit = (
+            f"{info.override}, by an operator, in place of {limit}"
+            if info.limits
+            else f"{info.override}, by an operator"
+        )
+    lines = [("semaphore", info.name), ("limit", limit), ("used", str(info.used))]
+    for holder in info.holders:
+        what = f"{holder.permits} permits" if holder.slot is None else f"slot {holder.slot}"
+        lines.append(("holder", f"{holder.owner}, {what}, {holder.ttl:.3f} s left"))
+    return lines
+
+
+def _queue(queue: tuple[str, ...]) -> list[tuple[str, str]]:
+    count = f"{len(queue)} waiting" if queue else "nobody waits"
+    return [("queue", count), *(("", f"{place}. {waiter}") for place, waiter in enumerate(queue, 1))]

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from relock._core.effects import Answer
+from relock._core.effects import Answer, Failure
 from relock._core.hold import FOREVER, OWNER_ENDED, STALLED, Hold
 from relock._core.host import Counters
 from relock._core.lock_spec import LockSpec
@@ -17,7 +17,7 @@ from relock._core.pulse import Pulse
 from relock._core.quorum import Grant
 from relock._errors import ConfigurationError
 from relock._events import Event, LoopStalled, RenewalFailing
-from relock._keys import lock_keys
+from relock._keys import LockKeys, lock_keys, permit_keys
 from relock._options import ClientOptions
 from relock._owner import TaskRef, named
 from relock._runtime.background.watchdog import Watchdog
@@ -353,11 +353,36 @@ def test_a_hold_is_renewed_after_a_third_of_its_lease(book: Book) -> None:
     assert [moment for moment, _ in book.writes] == pytest.approx([DUE_SECONDS])
 
 
-def test_a_master_that_turns_out_to_be_none_is_told_as_a_renewal_that_fails() -> None:
-    book = BookOfReplica()
-    book.grant()
+class BookOfSilence(BookOfReplica):
+    """A session whose master does not answer."""
+
+    def run_on_own(self, flow: Any) -> Any:
+        ask = flow.send(None)
+        try:
+            flow.send([[Failure("a", "it has not answered", awaited=True)] * len(ask.calls)])
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("one write renews them")
+
+
+@pytest.mark.parametrize("keys_of", [lock_keys, permit_keys])
+def test_a_renewal_that_is_not_answered_is_told_with_the_kind_of_the_hold(
+    keys_of: Callable[[str, str], LockKeys],
+) -> None:
+    book = BookOfSilence()
+    book.grant().keys = keys_of("lock", "0")
     book.work_until(DUE_SECONDS + TTL_SECONDS / 10)
-    assert [type(event) for event in book.events] == [RenewalFailing] * 2
+    assert {(type(event), event.kind) for event in book.events} == {(RenewalFailing, keys_of("", "").kind)}
+
+
+@pytest.mark.parametrize("keys_of", [lock_keys, permit_keys])
+def test_a_master_that_turns_out_to_be_none_is_told_as_a_renewal_that_fails(
+    keys_of: Callable[[str, str], LockKeys],
+) -> None:
+    book = BookOfReplica()
+    book.grant().keys = keys_of("lock", "0")
+    book.work_until(DUE_SECONDS + TTL_SECONDS / 10)
+    assert [(type(event), event.kind) for event in book.events] == [(RenewalFailing, keys_of("", "").kind)] * 2
 
 
 def test_many_holds_that_were_granted_at_once_are_renewed_a_few_at_a_time(book: Book) -> None:

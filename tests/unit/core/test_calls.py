@@ -162,7 +162,7 @@ def test_a_refusal_behind_another_caller_of_its_owner_is_counted_and_told_like_a
         coming.send([[[b"held", 1, 5_000, b"you:1", 1, 7, [b"me:1", b"me:2"]]]])
     assert end.value.value == Refused("you:1", 2, 5.0, None, undecided=False)
     assert host.counters.refusals == 1
-    assert host.events == [NotGranted("a", 0.0)]
+    assert host.events == [NotGranted("a", 0.0, kind="lock")]
 
 
 def test_a_count_is_settled_though_the_janitor_was_kept_from_hearing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def spec(**options: Any) -> LockSpec:
 def test_which_locks_hand_over_and_which_take_a_hand_off(options: dict[str, Any], hand: bytes, suffix: bytes) -> None:
     """A grant that replicas must have is worth nothing before they have it, so such a waiter asks by itself."""
     templates = spec(**options).templates
-    assert (templates.hand, templates.grant_suffix) == (hand, suffix)
+    assert (templates.hand, templates.grant_mark) == (hand, suffix)
     assert b"\r\n%b\r\n" % hand in templates.release.others
 
 

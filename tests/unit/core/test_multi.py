@@ -83,7 +83,7 @@ def test_a_call_that_gives_up_tells_one_refusal_and_a_try_that_goes_on_none() ->
     host.taken, host.events = set("bcd"), []
     host.do(host.acquire_all(who=THREAD))
     assert host.counters.refusals == 1
-    assert [event for event in host.events if isinstance(event, NotGranted)] == [NotGranted("b", 0.0)]
+    assert [event for event in host.events if isinstance(event, NotGranted)] == [NotGranted("b", 0.0, kind="lock")]
 
 
 def test_the_refusal_tells_how_long_the_whole_call_took() -> None:
@@ -93,7 +93,7 @@ def test_the_refusal_tells_how_long_the_whole_call_took() -> None:
     step = next(flow)
     host.now += 2.0
     host.do(flow, host.answer(step))
-    assert host.events[-1] == NotGranted("b", 2.0)
+    assert host.events[-1] == NotGranted("b", 2.0, kind="lock")
 
 
 # Levels that the caller has already -----------------------------------------------------------------------------------

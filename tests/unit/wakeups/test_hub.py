@@ -12,7 +12,7 @@ import pytest
 from relock._core.effects import Handed
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER
-from relock._keys import LockKeys, lock_keys
+from relock._keys import LockKeys, lock_keys, permit_keys
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
 from relock._runtime.wakeups.hub import UNREAD_SECONDS, HubListener, ThreadHub
@@ -400,3 +400,19 @@ def _hold(owner: bytes, late_until: float = NOW + 0.5, count: int = 0) -> Hold:
     hold.owner, hold.late_until, hold.token, hold.settled = owner, late_until, FENCE, False
     hold.count, hold.loss = count, None
     return hold
+
+
+@pytest.mark.parametrize(
+    ("message", "keys", "owner"),
+    [
+        (b"grant 1@3000 ab.7 200 100 3000 run:repl a b", KEYS, b"me:1@3000~ab.7"),
+        (b"grant 1#1/8@3000 ab.7.2 200 100 3000 run:repl a b", permit_keys("lock", "a b"), b"me:1#1/8@3000~ab.7.2"),
+    ],
+    ids=["lock", "semaphore"],
+)
+def test_a_grant_to_nobody_is_given_back_to_the_lock_or_the_semaphore(
+    hub: ThreadHub, told: Told, message: bytes, keys: LockKeys, owner: bytes
+) -> None:
+    """A lock and a semaphore may have the same name: the mark in the waiter's name says which one it is."""
+    hub.message(1, message)
+    assert told.unclaimed_holds == [(keys, owner)]

@@ -30,34 +30,37 @@ First = tuple[float, Sequence[Answer]]
 Attempt = Generator[Effect, Any, tuple[Outcome, Sequence[Answer], float]]
 
 
-def take_call(spec: LockSpec, owner: bytes, count: int, proposal: int) -> Call:
+def take_call(spec: LockSpec, owner: bytes, value: int, proposal: int) -> Call:
     """Return the call that takes the lock if it is free and no other waiter's turn has come.
 
-    `proposal` is a fencing token for all of several masters to give; 0: none.
+    `value` is what the masters keep for the owner: the hold count, or the slot of a permit. `proposal` is a fencing
+    token for all of several masters to give; 0: none.
     """
-    if count == 1:
-        return spec.templates.acquire_with(proposal).call(spec.keys, owner)
-    return load("acquire").call(
+    templates = spec.templates
+    if value == templates.usual:
+        return templates.acquire_with(proposal).call(spec.keys, owner)
+    return templates.taking.script.call(
         spec.keys,
         owner=owner,
-        count=count,
-        lease_ms=spec.templates.lease_ms,
-        token_ms=spec.templates.token_ms,
-        fair=spec.templates.fair,
+        **{templates.kept: value},
+        lease_ms=templates.lease_ms,
+        token_ms=templates.token_ms,
+        fair=templates.fair,
         proposal=proposal,
     )
 
 
-def enqueue_call(spec: LockSpec, owner: bytes, count: int, ticket: int) -> Call:
+def enqueue_call(spec: LockSpec, owner: bytes, value: int, ticket: int) -> Call:
     """Return the call that takes the lock if it is free and the waiter's turn, else a place in the queue."""
-    if count == 1 and ticket == TICKET_AT_ONCE:
-        return spec.templates.enqueue.call(spec.keys, owner)
-    return load("enqueue").call(
+    templates = spec.templates
+    if value == templates.usual and ticket == TICKET_AT_ONCE:
+        return templates.enqueue.call(spec.keys, owner)
+    return templates.enqueue.script.call(
         spec.keys,
         owner=owner,
-        count=count,
-        lease_ms=spec.templates.lease_ms,
-        fair=spec.templates.fair,
+        **{templates.kept: value},
+        lease_ms=templates.lease_ms,
+        fair=templates.fair,
         ticket=ticket,
         alive_ms=ALIVE_MS,
         queue_ms=QUEUE_MS,

@@ -49,7 +49,15 @@ def _call(hold: Hold, ttl: float) -> Call:
     """Return the call that renews the lease of `hold` for `ttl` seconds."""
     if ttl == hold.spec.ttl:
         return hold.spec.templates.extend.call(hold.keys, hold.owner)
-    return load("extend").call(hold.keys, owner=hold.owner, lease_ms=lease_ms(ttl), token_ms=token_ms(ttl))
+    return load(hold.keys.family + "extend").call(
+        hold.keys, owner=hold.owner, lease_ms=lease_ms(ttl), token_ms=token_ms(ttl)
+    )
+
+
+def _heal_call(hold: Hold, ttl: float) -> Call:
+    """Return the call that gives `hold` to a master, for `ttl` seconds."""
+    script = load(hold.keys.family + "heal")
+    return script.call(hold.keys, owner=hold.owner, value=hold.kept, lease_ms=lease_ms(ttl), fence=hold.token)
 
 
 def heal(
@@ -93,10 +101,7 @@ def _heal_on(
         hold.healing_pending, hold.late_until = True, until
     holds = [hold for hold in holds if is_current(hold)]
     ttls = [hold.ttl for hold in holds]
-    calls = tuple(
-        load("heal").call(hold.keys, owner=hold.owner, count=hold.count, lease_ms=lease_ms(ttl), fence=hold.token)
-        for hold, ttl in zip(holds, ttls, strict=True)
-    )
+    calls = tuple(_heal_call(hold, ttl) for hold, ttl in zip(holds, ttls, strict=True))
     if not calls:
         return []
     replies = yield Ask(calls, until, only=masters)

@@ -9,12 +9,28 @@ from relock._core.effects import Ask, Clock, Effect, Failure, Reply
 from relock._core.flows.ask import first_of_each
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import is_status, quorum_of
+from relock._keys import LOCK
 from relock._scripts import load
 
 QUEUE_LIMIT = 10_000
 KNOWS_ITSELF = 0  # the fence for a lone master: it has given every token itself, so there is none to tell it
 
 MasterReplies = Sequence[Reply | Failure]
+
+
+@frozen
+class Holder:
+    """Holder of a lock.
+
+    Attributes:
+        owner: ``<client>:<uuid>`` of the holder.
+        hold_count: how many levels the holder has.
+        ttl: seconds until its lease ends.
+    """
+
+    owner: str
+    hold_count: int
+    ttl: float
 
 
 @frozen
@@ -42,6 +58,16 @@ class LockInfo:
         """True if the lock is held, also by another library."""
         return self.ttl != 0.0
 
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        """Holders: one at most, and none if the lock is free, or another library's."""
+        return () if self.owner is None else (Holder(self.owner, self.hold_count, self.ttl),)
+
+    @property
+    def kind(self) -> str:
+        """``"lock"``."""
+        return LOCK
+
 
 def look(spec: LockSpec, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator[Effect, Any, MasterReplies]:
     """Ask all masters for the state of the lock; return the replies, for `agree`.
@@ -49,7 +75,7 @@ def look(spec: LockSpec, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator
     This changes nothing on the masters. So if too few reply because connections ended, all masters are asked once
     more, within the same time limit.
     """
-    ask = Ask((load("inspect").call(spec.keys, limit=limit),), clock() + spec.node_timeout)
+    ask = Ask((load(spec.keys.family + "inspect").call(spec.keys, limit=limit),), clock() + spec.node_timeout)
     replies = first_of_each((yield ask))
     if is_worth_another_look(replies) and clock() < ask.until:
         again = first_of_each((yield ask))

@@ -19,7 +19,7 @@ from weakref import ref
 from relock._core.effects import Handed
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, gather_seconds, quorum_of
-from relock._keys import LockKeys, lock_keys
+from relock._keys import LockKeys, lock_keys, permit_keys
 from relock._owner import readable
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
@@ -239,7 +239,7 @@ class Hub(ABC, Generic[S]):
                 self._listener.watch_waiters()
             if self.waiters.get(owner) is waiter:
                 return  # Mark, then look: if not, `forget` may have looked at the grants before this one came
-        keys = self._keys_of(name)
+        keys = self._keys_of(uuid, name)
         if keys is not None:
             self._given_to_nobody(keys, owner, grant)
 
@@ -268,13 +268,14 @@ class Hub(ABC, Generic[S]):
                 if not waiter.parks:
                     self._listener.watch_waiters()
         elif self._clock() - self._served.get(owner, _NOT_SERVED).at > SERVED_SECONDS:
-            keys = self._keys_of(name)
+            keys = self._keys_of(uuid, name)
             if keys is not None:
                 self._listener.pass_turn_on(keys, owner)
 
-    def _keys_of(self, name: bytes) -> LockKeys | None:
+    def _keys_of(self, uuid: bytes, name: bytes) -> LockKeys | None:
+        """Return the keys of the lock or semaphore `name`: a waiter for permits says with a ``#`` how many it wants."""
         try:
-            return lock_keys(self.prefix, name.decode())
+            return (permit_keys if b"#" in uuid else lock_keys)(self.prefix, name.decode())
         except UnicodeDecodeError:
             return None  # no lock has such a name
 
