@@ -6,30 +6,29 @@ from itertools import count
 
 import pytest
 
-from contract.rigs.calls import CALLS, Call, leave, make, take
+from contract.rigs.calls import CALLS, KINDS, PERMITS_MAX, AnyLock, Call, Kind, Permits, leave, make, take
 from contract.rigs.rig import Interrupted, Rig, all_done, all_struck, calls, release_all
 from contract.rigs.watch import At
-from relock import Lock, MultiLock
 from relock._core.effects import Clock
 from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.master import Master
 
 each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
-one_or_several = pytest.mark.parametrize("several", [False, True], ids=["one lock", "several"])
+each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def interrupt() -> None:
     raise Interrupted
 
 
-@one_or_several
+@each_kind
 @each_call
-def test_an_interrupt_between_any_two_steps(call: Call, rig: Rig, name: str, *, several: bool) -> None:
+def test_an_interrupt_between_any_two_steps(call: Call, rig: Rig, name: str, *, kind: Kind) -> None:
     client = rig.client(on_event=print)  # events are told last of all, so there are steps up to the very end
-    rig.warm_up(client)
-    left: list[tuple[Lock, str]] = []
+    rig.warm_up(client, kind)
+    left: list[tuple[AnyLock, str]] = []
     for number in count(1):
-        lock, singles = make(client, f"{name}-{number}", several=several)
+        lock, singles = make(client, f"{name}-{number}", kind)
         take(lock, call.levels)
         strike = At(number, interrupt)
         with rig.watch.each(strike):
@@ -40,6 +39,7 @@ def test_an_interrupt_between_any_two_steps(call: Call, rig: Rig, name: str, *, 
                 is_over = False
         levels = call.after if is_over else call.interrupted
         assert {one.hold_count for one in singles} == {levels}, f"after an interrupt {strike.where}"
+        assert not (isinstance(lock, Permits) and lock.is_entered), f"after an interrupt {strike.where}"
         if levels:
             what = f"the same count here and there after an interrupt {strike.where}"
             for one in singles:
@@ -55,7 +55,7 @@ def test_an_interrupt_between_any_two_steps(call: Call, rig: Rig, name: str, *, 
 
 
 def wait_and_be_interrupted(
-    rig: Rig, lock: Lock | MultiLock, number: int, is_waiting: Callable[[], object], give: Callable[[], object]
+    rig: Rig, lock: AnyLock, number: int, is_waiting: Callable[[], object], give: Callable[[], object]
 ) -> str:
     """Wait for a lock that `give` sets free, and interrupt the step of that `number`.
 
@@ -81,18 +81,21 @@ def wait_and_be_interrupted(
     return strike.where
 
 
-def test_an_interrupt_between_any_two_steps_of_a_wait(rig: Rig, name: str) -> None:
+@pytest.mark.parametrize("kind", ["one lock", "permits"])
+def test_an_interrupt_between_any_two_steps_of_a_wait(kind: Kind, rig: Rig, name: str) -> None:
     """Holders give the lock back once the caller is queued; a third owner waits behind."""
     client, others = rig.client(), rig.client()
-    rig.warm_up(client)
-    rig.warm_up(others)
+    rig.warm_up(client, kind)
+    rig.warm_up(others, kind)
     for number in count(1):
-        lock = client.lock(f"{name}-{number}")
-        holder = others.lock(lock.name, owner="holder")
-        take(holder, 1)
+        lock, _ = make(client, f"{name}-{number}", kind)
+        holder, _ = make(others, lock.name, kind, owner="holder")
+        take(holder, PERMITS_MAX if kind == "permits" else 1)
         where = wait_and_be_interrupted(rig, lock, number, partial(rig.is_queued, lock.name), holder.release)
-        assert others.lock(lock.name, owner="next").acquire(timeout=20), f"the turn is passed on after {where}"
-        others.lock(lock.name, owner="next").release()
+        following, _ = make(others, lock.name, kind, owner="next")
+        assert following.acquire(timeout=20), f"the turn is passed on after {where}"
+        leave(following)
+        leave(holder)
         rig.until_free(lock.name, f"an interrupt {where}")
         if not where:
             break
@@ -107,7 +110,7 @@ def test_an_interrupt_between_any_two_steps_of_a_wait_for_one_of_several(rig: Ri
     rig.warm_up(client)
     rig.warm_up(others)
     for number in count(1):
-        lock, singles = make(client, f"{name}-{number}", several=True)
+        lock, singles = make(client, f"{name}-{number}", "several")
         holder = others.lock(singles[1].name, owner="holder")
         take(holder, 1)
         where = wait_and_be_interrupted(rig, lock, number, partial(rig.is_queued, holder.name), holder.release)
@@ -121,17 +124,17 @@ def test_an_interrupt_between_any_two_steps_of_a_wait_for_one_of_several(rig: Ri
     assert (statistics.held, statistics.waiting) == (0, 0)
 
 
-@one_or_several
+@each_kind
 @each_call
-def test_an_interrupt_while_the_masters_are_silent(call: Call, rig: Rig, name: str, *, several: bool) -> None:
+def test_an_interrupt_while_the_masters_are_silent(call: Call, rig: Rig, name: str, *, kind: Kind) -> None:
     """Replies of the masters are on the way, and come when no caller is left to read them."""
     client = rig.client(node_timeout=10.0)
-    rig.warm_up(client)
-    lock, singles = make(client, name, several=several)
+    rig.warm_up(client, kind)
+    lock, singles = make(client, name, kind)
     for one in singles:
         rig.take_everywhere(one, call.levels)
     rig.until_settled(client)
-    faults = [line.hold_reply(calls(singles[-1].name, call.script)) for line in rig.lines]
+    faults = [line.hold_reply(calls(singles[-1].name, call.script_for(kind))) for line in rig.lines]
     assert rig.interrupt(lambda: call.do(lock), when=lambda: all_struck(faults))
     assert {one.hold_count for one in singles} == {call.interrupted}
     release_all(faults)
@@ -142,26 +145,28 @@ def test_an_interrupt_while_the_masters_are_silent(call: Call, rig: Rig, name: s
     assert lock.acquire(timeout=20)
 
 
-def test_an_interrupt_in_the_queue(rig: Rig, name: str) -> None:
+@pytest.mark.parametrize("kind", ["one lock", "permits"])
+def test_an_interrupt_in_the_queue(kind: Kind, rig: Rig, name: str) -> None:
     client, others = rig.client(node_timeout=10.0), rig.client(node_timeout=10.0)
-    holder = others.lock(name, owner="holder")
-    take(holder, 1)
-    lock = client.lock(name)
+    holder, _ = make(others, name, kind, owner="holder")
+    take(holder, PERMITS_MAX if kind == "permits" else 1)
+    lock, _ = make(client, name, kind)
     assert rig.interrupt(lock.acquire, when=lambda: rig.is_queued(name))
     rig.until(lambda: not any(rig.queued(name)), "no waiter is queued")
     assert client.statistics().waiting == 0
     assert holder.owned()
-    holder.release()
+    leave(holder)
     rig.until_free(name, "the interrupt")
 
 
-def test_a_request_that_its_own_undo_has_passed(rig: Rig, name: str) -> None:
+@pytest.mark.parametrize("kind", ["one lock", "permits"])
+def test_a_request_that_its_own_undo_has_passed(kind: Kind, rig: Rig, name: str) -> None:
     """The undo of an interrupted acquire arrives first, on another connection, while the acquire is not void yet."""
     client = rig.client()
-    rig.warm_up(client)
-    lock = client.lock(name)
-    faults = [line.hold_request(calls(name, "acquire")) for line in rig.lines]
-    undone = [line.hold_reply(calls(name, "release")) for line in rig.lines]
+    rig.warm_up(client, kind)
+    lock, _ = make(client, name, kind)
+    faults = [line.hold_request(calls(name, "acquire", "permit_acquire")) for line in rig.lines]
+    undone = [line.hold_reply(calls(name, "release", "permit_release")) for line in rig.lines]
     assert rig.interrupt(lock.acquire, when=lambda: all_struck(faults))
     rig.until(lambda: all_struck(undone), "the undo has found nothing")
     release_all(faults)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from support.proxy import Fault, Line, Match
 
-from contract.rigs.calls import CALLS, Call, leave, take
+from contract.rigs.calls import CALLS, PERMITS_MAX, Call, Kind, leave, make, take
 from contract.rigs.rig import BRIEF, Rig, all_done, calls, release_all
 from relock import QuorumError
 
@@ -25,11 +25,12 @@ each_fate = pytest.mark.parametrize("fate", FATES.values(), ids=FATES)
 
 @each_fate
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
-def test_whatever_becomes_of_a_request(call: Call, fate: Fate, rig: Rig, name: str) -> None:
+@pytest.mark.parametrize("kind", ["one lock", "permits"])
+def test_whatever_becomes_of_a_request(call: Call, fate: Fate, kind: Kind, rig: Rig, name: str) -> None:
     """The same client goes on with another lock meanwhile, and does not take late replies for its next ones."""
     client, others = rig.client(node_timeout=BRIEF), rig.client()
-    rig.warm_up(client)
-    lock = client.lock(name, timeout=0)
+    rig.warm_up(client, kind)
+    lock, _ = make(client, name, kind, timeout=0)
     begin, levels = rig.clock(), call.after
 
     def prepare() -> None:
@@ -45,17 +46,17 @@ def test_whatever_becomes_of_a_request(call: Call, fate: Fate, rig: Rig, name: s
             levels = call.interrupted
         assert lock.hold_count == levels
 
-    faults = rig.until_asked(lambda line: fate(line, calls(name, call.script)), do, before=prepare)
+    faults = rig.until_asked(lambda line: fate(line, calls(name, call.script_for(kind))), do, before=prepare)
     another = client.lock(f"{name}-another")
     take(another, 1)
-    if fate is FATES["the request is late"] and call.script == "acquire":
+    if fate is FATES["the request is late"] and "acquire" in call.script_for(kind):
         rig.until(lambda: rig.clock() > begin + 4 * BRIEF, "all undos are over")
     release_all(faults)
     rig.until(lambda: all_done(faults), "the late requests and replies have come")
     rig.until(lambda: rig.agree_on(name, levels), "the same here and there")
     leave(lock)
     rig.until_free(name, "a request with that fate")
-    take(others.lock(name), 1)
+    take(make(others, name, kind)[0], PERMITS_MAX if kind == "permits" else 1)
     assert another.owned()
     another.release()
     rig.until_free(another.name, "the other lock")

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from attrs import Factory, define
 
-from contract.rigs.calls import CALLS, Call, make, take
+from contract.rigs.calls import CALLS, PERMITS_MAX, Call, Kind, Permits, leave, make, take
 from contract.rigs.rig import BRIEF, SOON, Rig, Running, all_done, all_struck, calls, key_of, release_all
 from contract.rigs.watch import At
 from relock import Client, Lock, QuorumError
@@ -32,28 +32,30 @@ def has_come(hubs: Hubs) -> bool:
     )
 
 
-def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
+@pytest.mark.parametrize("kind", ["one lock", "permits"])
+def test_a_message_that_comes_before_the_wait(kind: Kind, rig: Rig, name: str) -> None:
     """The lock is released at each step that leads to the wait: at the last ones the message is there before the wait.
 
     Heartbeats would repair a lost message, so none reaches a master.
     """
     client, others = rig.client(node_timeout=PATIENT), rig.client(node_timeout=PATIENT)
-    rig.warm_up(client)
-    rig.warm_up(others)
+    rig.warm_up(client, kind)
+    rig.warm_up(others, kind)
     hubs = client._session.hubs
     for number in count(1):
-        lock, holder = client.lock(f"{name}-{number}"), others.lock(f"{name}-{number}", owner="holder")
-        take(holder, 1)
+        lock, _ = make(client, f"{name}-{number}", kind)
+        holder, _ = make(others, lock.name, kind, owner="holder")
+        take(holder, PERMITS_MAX if kind == "permits" else 1)
         for line in rig.lines:
-            line.hold_request(calls(lock.name, "heartbeat"))
+            line.hold_request(calls(lock.name, "heartbeat", "permit_heartbeat"))
 
-        def let_go(holder: Lock = holder) -> None:
+        def let_go(holder: Lock | Permits = holder) -> None:
             is_queued = rig.is_queued(holder.name)
             holder.release()
             if is_queued:
                 rig.until(partial(has_come, hubs), "the message has come")
 
-        def begins_to_wait(what: str, holder: Lock = holder) -> bool:
+        def begins_to_wait(what: str, holder: Lock | Permits = holder) -> bool:
             leads = what == "before poller.poll" and any(waiter.is_polling for waiter in hubs.waiters())
             return leads or (what == rig.sleep and rig.is_queued(holder.name))
 
@@ -62,7 +64,8 @@ def test_a_message_that_comes_before_the_wait(rig: Rig, name: str) -> None:
         with rig.watch.each(strike):
             assert lock.acquire(timeout=HELP_SECONDS)
         assert rig.clock() - begin < HELP_SECONDS, f"the lock was given back {strike.where}"
-        lock.release()
+        leave(lock)
+        leave(holder)
         if strike.seen < number:
             break
     assert number > 8, "the watch sees the steps"
@@ -268,11 +271,12 @@ def ends_in_time(
     assert rig.clock() - begin < seconds + rig.slack
 
 
+@pytest.mark.parametrize("kind", ["one lock", "permits"])
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
-def test_a_call_that_nobody_answers_ends_after_the_node_timeout(call: Call, rig: Rig, name: str) -> None:
+def test_a_call_that_nobody_answers_ends_after_the_node_timeout(call: Call, kind: Kind, rig: Rig, name: str) -> None:
     client = rig.client(node_timeout=BRIEF)
-    rig.warm_up(client)
-    lock = client.lock(name, timeout=0)
+    rig.warm_up(client, kind)
+    lock, _ = make(client, name, kind, timeout=0)
     take(lock, call.levels)
     rig.go_silent()
 
@@ -280,19 +284,20 @@ def test_a_call_that_nobody_answers_ends_after_the_node_timeout(call: Call, rig:
         try:
             call.do(lock)
         except QuorumError:
-            assert call.name in ("acquire", "with", "extend"), "the result of this call depends on the masters"
+            depends = ("acquire", "with", "extend", *(["nested acquire"] if kind == "permits" else []))
+            assert call.name in depends, "the result of this call depends on the masters"
 
     ends_in_time(rig, do, BRIEF)
 
 
-@pytest.mark.parametrize("several", [False, True], ids=["one lock", "several"])
+@pytest.mark.parametrize("kind", ["one lock", "several"])
 @pytest.mark.parametrize("answered", [False, True], ids=["from the beginning", "once it is queued"])
-def test_a_timeout_holds_though_nobody_answers(answered: bool, several: bool, rig: Rig, name: str) -> None:
+def test_a_timeout_holds_though_nobody_answers(answered: bool, kind: Kind, rig: Rig, name: str) -> None:
     """The caller of several locks has one of them, and gives it back."""
     timeout = 3 * BRIEF
     client, others = rig.client(node_timeout=BRIEF), rig.client()
     rig.warm_up(client)
-    lock, singles = make(client, name, several=several)
+    lock, singles = make(client, name, kind)
     take(others.lock(singles[-1].name), 1)
 
     def fall_silent(what: str) -> None:
@@ -311,6 +316,6 @@ def test_a_timeout_holds_though_nobody_answers(answered: bool, several: bool, ri
         assert answered, "no master has said that the lock is taken"
         assert not is_taken, "the last request put the caller into the queue"
 
-    ends_in_time(rig, wait, timeout + (2 if several else 1) * BRIEF, fall_silent)
+    ends_in_time(rig, wait, timeout + (2 if kind == "several" else 1) * BRIEF, fall_silent)
     assert rig.clock() - begin >= timeout
     assert client.statistics().waiting == 0

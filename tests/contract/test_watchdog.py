@@ -5,13 +5,14 @@ from itertools import count
 
 import pytest
 
-from contract.rigs.calls import CALLS, Call, leave, take
-from contract.rigs.rig import Rig, key_of
+from contract.rigs.calls import CALLS, Call, Kind, leave, make, take
+from contract.rigs.rig import Rig, key_of, permits_key_of
 from contract.rigs.watch import At
 from relock import Client, Lock, LockLostError, NotOwnedError
 from relock._runtime.background.watchdog import Watchdog
 
 each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+each_kind = pytest.mark.parametrize("kind", ["one lock", "permits"])
 
 
 class Ticks:
@@ -30,13 +31,14 @@ class Ticks:
         self._watchdog.step()
 
 
+@each_kind
 @each_call
-def test_a_tick_between_any_two_steps(call: Call, rig: Rig, name: str) -> None:
+def test_a_tick_between_any_two_steps(call: Call, kind: Kind, rig: Rig, name: str) -> None:
     client = rig.client()
-    rig.warm_up(client)
+    rig.warm_up(client, kind)
     ticks = Ticks(client)
     for number in count(1):
-        lock = client.lock(f"{name}-{number}")
+        lock, _ = make(client, f"{name}-{number}", kind)
         take(lock, call.levels)
         strike = At(number, ticks.tick)
         with rig.watch.each(strike):
@@ -93,26 +95,28 @@ def leave_lost(lock: Lock) -> None:
             return
 
 
-def test_a_release_between_any_two_steps_of_a_tick(rig: Rig, name: str) -> None:
+@each_kind
+def test_a_release_between_any_two_steps_of_a_tick(kind: Kind, rig: Rig, name: str) -> None:
     """The tick goes on with the facts that it read before the release."""
-    release_between_steps_of_a_tick(rig, name)
+    release_between_steps_of_a_tick(rig, name, kind)
 
 
+@each_kind
 @pytest.mark.several
-def test_a_release_between_any_two_steps_of_a_tick_that_heals(rig: Rig, name: str) -> None:
+def test_a_release_between_any_two_steps_of_a_tick_that_heals(kind: Kind, rig: Rig, name: str) -> None:
     """The tick is about to give the hold to a master that forgot it."""
-    release_between_steps_of_a_tick(rig, name, forgetful=rig.masters - 1)
+    release_between_steps_of_a_tick(rig, name, kind, forgetful=rig.masters - 1)
 
 
-def release_between_steps_of_a_tick(rig: Rig, name: str, forgetful: int | None = None) -> None:
+def release_between_steps_of_a_tick(rig: Rig, name: str, kind: Kind, forgetful: int | None = None) -> None:
     client = rig.client()
-    rig.warm_up(client)
+    rig.warm_up(client, kind)
     ticks = Ticks(client)
     for number in count(1):
-        lock = client.lock(f"{name}-{number}", owner="anybody")
+        lock, _ = make(client, f"{name}-{number}", kind, owner="anybody")
         rig.take_everywhere(lock, 1)
         if forgetful is not None:
-            rig.ask(forgetful, "DEL", key_of(lock.name))
+            rig.ask(forgetful, "DEL", key_of(lock.name), permits_key_of(lock.name))
         strike = At(number, lock.release)
         with rig.watch.each(strike):
             ticks.tick()

@@ -6,6 +6,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT = re.compile(r"(>>>|\.\.\.) ")
@@ -78,11 +80,20 @@ async def work(lock: AsyncLock) -> None:
     if lock.acquire():
         lock.release()
 """
+A_SEMAPHORE_WITHOUT_AWAIT = """
+from relock import AsyncPermit, AsyncSemaphore
+
+async def work(semaphore: AsyncSemaphore, lock: AsyncPermit) -> None:
+    semaphore.acquire()
+    if semaphore.acquire():
+        lock.release()
+"""
 
 
-def test_a_call_of_a_task_s_lock_that_is_not_awaited_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [WITHOUT_AWAIT, A_SEMAPHORE_WITHOUT_AWAIT], ids=["lock", "semaphore"])
+def test_a_call_of_a_task_s_lock_that_is_not_awaited_is_found(text: str, tmp_path: Path) -> None:
     module = tmp_path / "module.py"
-    module.write_text("# mypy: enable-error-code=truthy-bool\n" + WITHOUT_AWAIT)
+    module.write_text("# mypy: enable-error-code=truthy-bool\n" + text)
     errors = _errors_in({str(module): "module.py"}, tmp_path)
     found = [(error.split(":")[1], error.rpartition(" ")[2]) for error in errors if " error: " in error]
     assert found == [("6", "[unused-coroutine]"), ("7", "[truthy-bool]"), ("8", "[unused-coroutine]")]
@@ -110,6 +121,43 @@ def test_an_unknown_keyword_is_found_and_what_refuses_it_is_not_shown(tmp_path: 
     shown = [error for error in errors if "Revealed type" in error]
     assert len(shown) == 2
     assert all("(blocking: bool =, timeout: float =) ->" in text for text in shown), shown
+
+
+PERMITS = """
+from relock import AsyncSemaphore, Client, Permit, Semaphore
+
+def work(client: Client, semaphore: Semaphore) -> None:
+    client.semaphore("a", 2, tll=1)
+    semaphore.acquire(tll=1)
+    reveal_type(semaphore.acquire)
+    permit = semaphore.acquire()
+    permit.release()
+    with semaphore as entered:
+        reveal_type(entered)
+        reveal_type(entered.slot)
+
+async def wrong(semaphore: Semaphore, tasks: AsyncSemaphore) -> None:
+    async with semaphore:
+        pass
+    with tasks:
+        pass
+    async with tasks as entered:
+        reveal_type(entered)
+"""
+
+
+def test_a_permit_may_be_none_and_a_semaphore_is_for_threads_or_for_tasks(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(PERMITS)
+    told = _errors_in({str(module): "module.py"}, tmp_path)
+    found = [(line.split(":")[1], line.rpartition(" ")[2]) for line in told if " error: " in line]
+    assert found[:3] == [("5", "[call-arg]"), ("6", "[call-arg]"), ("9", "[union-attr]")]
+    assert {line for line, _ in found[3:]} == {"15", "17"}
+    shown = [line.partition(" is ")[2].strip('"') for line in told if "Revealed type" in line]
+    assert "permits: int =" in shown[0]
+    assert "tll" not in shown[0]
+    assert [text.rpartition(".")[2] for text in (shown[1], shown[3])] == ["Permit", "AsyncPermit"]
+    assert "None" in shown[2], "a slot is an int, or None"
 
 
 def test_a_misspelt_name_of_the_package_is_found(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from support.servers import Server
 from support.until import until
 
 from relock import Client, LockLostError
+from relock._scripts import script_names
 from relock.cli._main import cli
 
 WITHIN = 30.0
@@ -42,6 +43,7 @@ def test_status_of_a_free_lock(server: Server, name: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == {
         "name": name,
+        "kind": "lock",
         "held": False,
         "owner": None,
         "hold_count": 0,
@@ -77,8 +79,74 @@ def test_another_librarys_lock_without_an_end_is_valid_json(server: Server, name
 def test_ls_lists_what_is_held(server: Server, client: Client) -> None:
     with client.lock("a:1"), client.lock("b\x1b[2J"):
         assert sorted(relock("ls", nodes=server.url).stdout.splitlines()) == ["a:1", "b\\x1b[2J"]
-        assert json.loads(relock("ls", "a*", "--json", nodes=server.url).stdout) == ["a:1"]
+        assert json.loads(relock("ls", "a*", "--json", nodes=server.url).stdout) == [{"name": "a:1", "kind": "lock"}]
         assert relock("ls", "--prefix", "other", nodes=server.url).stdout == ""
+
+
+def test_ls_says_what_is_no_lock(server: Server, client: Client) -> None:
+    with client.lock("a"), client.semaphore("a", 2), client.semaphore("b\t", 2):
+        assert sorted(relock("ls", nodes=server.url).stdout.splitlines()) == ["a", "a\tsemaphore", "b\\t\tsemaphore"]
+        assert relock("ls", "--kind", "lock", nodes=server.url).stdout == "a\n"
+        assert sorted(relock("ls", "--kind", "semaphore", nodes=server.url).stdout.splitlines()) == ["a", "b\\t"]
+        found = json.loads(relock("ls", "a", "--json", nodes=server.url).stdout)
+        assert found == [{"name": "a", "kind": "lock"}, {"name": "a", "kind": "semaphore"}]
+        found = json.loads(relock("ls", "--kind", "semaphore", "--json", nodes=server.url).stdout)
+        assert found == [{"name": "a", "kind": "semaphore"}, {"name": "b\t", "kind": "semaphore"}]
+        assert relock("ls", "--kind", "mutex", nodes=server.url).returncode == 2
+
+
+def test_status_of_a_semaphore_that_nobody_uses(server: Server, client: Client, name: str) -> None:
+    done = relock("status", name, "--semaphore", "--json", nodes=server.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {
+        "name": name,
+        "kind": "semaphore",
+        "limits": [],
+        "override": None,
+        "used": 0,
+        "holders": [],
+        "queue": [],
+    }
+    assert (
+        "limit       not known: nobody is there to name it\n"
+        in relock("status", name, "--semaphore", nodes=server.url).stdout
+    )
+    client.semaphore(name, 4).override(2, 60)
+    assert "limit       2, by an operator\n" in relock("status", name, "--semaphore", nodes=server.url).stdout
+
+
+def test_status_of_a_semaphore_that_is_held_and_waited_for(server: Server, client: Client, name: str) -> None:
+    semaphore = client.semaphore(name, 4, ttl=600)
+    with semaphore as one:
+        several = semaphore.acquire(3)
+        assert several is not None
+        waiter = threading.Thread(target=lambda: semaphore.acquire(timeout=WITHIN), daemon=True)
+        waiter.start()
+        until(lambda: semaphore.info().queue, within=WITHIN, what="somebody waits")
+        semaphore.override(2, 60)
+        status = json.loads(relock("status", name, "--semaphore", "--json", nodes=server.url).stdout)
+        plain = relock("status", name, "--semaphore", nodes=server.url).stdout
+        info = semaphore.info()
+        semaphore.override(0, 0)
+        several.release()
+        assert one.owned()
+    waiter.join(WITHIN)
+    assert (status["limits"], status["override"], status["used"]) == ([4], 2, 4)
+    assert status["queue"] == list(info.queue)
+    held = sorted((holder["permits"], holder["slot"], holder["owner"]) for holder in status["holders"])
+    assert held == sorted(
+        ((holder.permits, holder.slot, holder.owner) for holder in info.holders), key=lambda one: one[0]
+    )
+    assert [slot for _, slot, _ in held] == [0, None]
+    assert all(0 < holder["lease_left_seconds"] <= 600 for holder in status["holders"])
+    (first, _, owner), (third, _, owner_of_three) = held
+    assert (first, third) == (1, 3)
+    for line in (
+        *(f"semaphore   {name}\n", "limit       2, by an operator, in place of 4\n", "used        4\n"),
+        *(f"holder      {owner}, slot 0, ", f"holder      {owner_of_three}, 3 permits, "),
+        f"queue       1 waiting\n            1. {info.queue[0]}\n",
+    ):
+        assert line in plain
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
@@ -115,7 +183,33 @@ def test_release_takes_force(server: Server, client: Client, name: str) -> None:
     assert (again.returncode, again.stdout) == (0, f"{name}: nobody held it\n")
 
 
-@pytest.mark.parametrize("words", [["status", "x"], ["ls"], ["release", "x", "--force"]])
+def test_release_ends_the_permits_of_one_holder(server: Server, client: Client, name: str) -> None:
+    semaphore = client.semaphore(name, 2)
+    one, another = semaphore.acquire(), semaphore.acquire()
+    assert one is not None
+    assert another is not None
+    owner = next(holder.owner for holder in semaphore.info().holders if holder.slot == one.slot)
+    words = ("release", name, "--permits-of", owner)
+    assert relock(*words, nodes=server.url).returncode == 2
+    done = relock(*words, "--force", "--json", nodes=server.url)
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"name": name, "owner": owner, "released": True})
+    assert [holder.slot for holder in semaphore.info().holders] == [another.slot]
+    with pytest.raises(LockLostError):
+        one.release()
+    again = relock(*words, "--force", nodes=server.url)
+    assert (again.returncode, again.stdout) == (0, f"{name}: that owner has no permit\n")
+    wrong = relock("release", name, "--permits-of", "job", "--force", nodes=server.url)
+    assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
+    another.release()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["status", "x"], ["status", "x", "--semaphore"], ["ls"]),
+        *(["release", "x", "--force"], ["release", "x", "--force", "--permits-of", "a:1"]),
+    ],
+)
 def test_a_server_that_is_away_is_one_line_and_an_exit_code(own_server: Server, words: list[str]) -> None:
     own_server.kill()
     done = relock(*words, nodes=own_server.url)
@@ -238,6 +332,19 @@ def test_a_right_that_is_missing_is_named(own_server: Server, denied: str, check
     code, found = doctor(f"redis://127.0.0.1:{own_server.port}", **environment)
     assert code == 1
     assert verdicts(found["masters"][0])[check] == "wrong"
+
+
+def test_keys_of_semaphores_are_tried_as_those_of_locks(own_server: Server) -> None:
+    """A user for locks alone learns which scripts fail, all of them scripts of permits."""
+    keys = [f"~lock:{{*}}{tail}" for tail in (":queue", ":waiters", ":token")]
+    keys += ["~lock:master", "~lock:{relock*}"]  # a pattern ends where the key does: no key of a semaphore matches
+    own_server.cli("ACL", "SETUSER", "limited", "on", f">{SECRET}", *keys, "&*", "+@all")
+    environment = {"RELOCK_USERNAME": "limited", "RELOCK_PASSWORD": SECRET}
+    code, found = doctor(f"redis://127.0.0.1:{own_server.port}", **environment)
+    (said,) = [finding["says"] for finding in found["masters"][0]["findings"] if finding["check"] == "scripts"]
+    failed = said.partition(" failed: ")[0].split(", ")
+    assert code == 1
+    assert set(failed) == {name for name in script_names() if name.startswith("permit_")}
 
 
 def test_a_refused_publish_is_named_once(own_server: Server) -> None:

@@ -31,6 +31,7 @@ TASKS_THAT_TAKE_TURNS = """
 
     asyncio.run(main())
 """
+TASKS_THAT_TAKE_PERMITS = TASKS_THAT_TAKE_TURNS.replace('client.lock("a")', 'client.semaphore("a", 2)')
 TASKS_THAT_ARE_LEFT_AT_ONCE = """
     client = relock.AsyncClient(urls)
 
@@ -71,6 +72,7 @@ THREADS_THAT_WAIT = """
     while not client.statistics().waiting:
         time.sleep(0.01)
 """
+THREADS_THAT_WAIT_FOR_PERMITS = THREADS_THAT_WAIT.replace('client.lock("a")', 'client.semaphore("a", 2)')
 A_THREAD_THAT_WAITS_FOR_ONE_OF_SEVERAL = """
     client, other = relock.Client(urls), relock.Client(urls)
     other.lock("b").acquire()
@@ -123,17 +125,24 @@ def holds_left(urls: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     "program",
-    [TASKS_THAT_TAKE_TURNS, BY_RUN, BY_A_LOOP_THAT_IS_LEFT_OPEN, A_RELEASE_THAT_A_MINORITY_DOES_NOT_KNOW],
-    ids=["turns", "run", "an open loop", "minority"],
+    [
+        TASKS_THAT_TAKE_TURNS,
+        TASKS_THAT_TAKE_PERMITS,
+        BY_RUN,
+        BY_A_LOOP_THAT_IS_LEFT_OPEN,
+        A_RELEASE_THAT_A_MINORITY_DOES_NOT_KNOW,
+    ],
+    ids=["turns", "permits", "run", "an open loop", "minority"],
 )
 def test_what_tasks_had_under_way_is_finished_before_the_process_ends(program: str, urls: list[str]) -> None:
     play(program, urls)
     assert holds_left(urls) == []
 
 
-def test_daemon_threads_that_wait_leave_no_hold_and_end_without_a_word(urls: list[str]) -> None:
+@pytest.mark.parametrize("program", [THREADS_THAT_WAIT, THREADS_THAT_WAIT_FOR_PERMITS], ids=["lock", "permits"])
+def test_daemon_threads_that_wait_leave_no_hold_and_end_without_a_word(program: str, urls: list[str]) -> None:
     """Threads inside a hold, or that come anew, are cut off by the end, but here no hold is left for a whole lease."""
-    errors = play(THREADS_THAT_WAIT, urls)
+    errors = play(program, urls)
     assert "Traceback" not in errors
     until(lambda: holds_left(urls) == [], within=20, what="no hold is left for a lease of 30 s")
 

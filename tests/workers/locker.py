@@ -1,7 +1,8 @@
 """A process whose threads acquire and release by orders, one JSON object a line.
 
 In: ``{"do": "acquire", "id": 1, "name": "a", "timeout": 5, "hold": 0.0}``, ``{"do": "release", "id": 1}``, ``{"do":
-"fork"}`` (a child that lives on and does nothing). With ``names`` in place of ``name``, all of these locks at once.
+"fork"}`` (a child that lives on and does nothing). With ``names`` in place of ``name``, all of these locks at once;
+with ``limit``, a permit of a semaphore.
 
 Out: ``{"id": 1, "event": "granted", "token": 7}`` and ``released``, ``refused``, ``lost``, ``error``, each with the
 time of CLOCK_MONOTONIC, which all processes share. With ``hold`` a thread releases by itself after so many seconds;
@@ -48,13 +49,19 @@ class Locker:
 
     def _acquire(self, order: dict[str, Any]) -> None:
         options = order.get("options", {})
-        lock = (
-            self._client.lock_all(order["names"]) if "names" in order else self._client.lock(order["name"], **options)
-        )
+        lock: Any
+        if "names" in order:
+            lock = self._client.lock_all(order["names"])
+        elif "limit" in order:
+            lock = self._client.semaphore(order["name"], order["limit"], **options)
+        else:
+            lock = self._client.lock(order["name"], **options)
         try:
-            if not lock.acquire(timeout=order.get("timeout", -1)):
+            taken = lock.acquire(timeout=order.get("timeout", -1))
+            if not taken:
                 say(id=order["id"], event="refused")
                 return
+            lock = taken if "limit" in order else lock
             say(id=order["id"], event="granted", token=lock.token)
             self._release[order["id"]].wait(order.get("hold"))
             say(id=order["id"], event="releasing")

@@ -16,7 +16,7 @@ from support.masters import Deployment
 from contract.rigs.rig import NODE_TIMEOUT, SOON, TTL, Interrupted
 from contract.rigs.threads import Thread, ThreadRig
 from contract.rigs.watch import Watch
-from relock import AsyncClient, AsyncLock, AsyncMultiLock, Client
+from relock import AsyncClient, AsyncLock, AsyncMultiLock, AsyncPermit, AsyncSemaphore, Client
 from relock._core.call_record import Step
 from relock._core.effects import Park, Pause
 from relock._runtime.aio.foreground import Foreground
@@ -230,6 +230,48 @@ class MultiLockOfActors(LockOfActors):
         return self._actor().see(lambda: self._lock.tokens)
 
 
+class PermitOfActors(LockOfActors):
+    """An `AsyncPermit` as threads use a `Permit`."""
+
+    def __init__(self, permit: AsyncPermit, actor: MyActor) -> None:
+        super().__init__(permit, actor)  # type: ignore[arg-type]
+        self.permits = permit.permits
+
+    @property
+    def slot(self) -> Any:
+        return self._actor().see(lambda: self._lock.slot)
+
+
+class SemaphoreOfActors:
+    """An `AsyncSemaphore` as threads use a `Semaphore`."""
+
+    def __init__(self, semaphore: AsyncSemaphore, actor: MyActor) -> None:
+        self._semaphore: Any = semaphore
+        self._actor = actor
+        self.name = semaphore.name
+
+    def acquire(self, permits: int = 1, **options: Any) -> PermitOfActors | None:
+        permit = self._actor().do(lambda: self._semaphore.acquire(permits, **options))
+        return None if permit is None else PermitOfActors(permit, self._actor)
+
+    def __enter__(self) -> PermitOfActors:
+        return PermitOfActors(self._actor().do(self._semaphore.__aenter__), self._actor)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._actor().do(lambda: self._semaphore.__aexit__(kind, error, traceback))
+
+    def info(self) -> Any:
+        return self._actor().do(self._semaphore.info)
+
+    def override(self, limit: int, seconds: float) -> None:
+        self._actor().do(lambda: self._semaphore.override(limit, seconds))
+
+    def force_release(self, owner: str) -> Any:
+        return self._actor().do(lambda: self._semaphore.force_release(owner))
+
+
 class ClientOfActors:
     """An `AsyncClient` as threads use a `Client`."""
 
@@ -243,6 +285,9 @@ class ClientOfActors:
 
     def lock_all(self, names: Iterable[str], **options: Any) -> MultiLockOfActors:
         return MultiLockOfActors(self._async.lock_all(names, **options), self._actor)
+
+    def semaphore(self, name: str, limit: int, **options: Any) -> SemaphoreOfActors:
+        return SemaphoreOfActors(self._async.semaphore(name, limit, **options), self._actor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)

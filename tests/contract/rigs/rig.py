@@ -2,12 +2,13 @@
 
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from support.proxy import Fault, Line, Match, calls_script
 
-from contract.rigs.calls import leave, take
+from contract.rigs.calls import Kind, Permits, leave, make, take
 from contract.rigs.watch import Watch
 from relock import Client, Lock, QuorumError
 
@@ -89,29 +90,45 @@ class Rig(ABC):
         """Send one command to one master, past every line."""
 
     def counts(self, name: str) -> list[int]:
-        """Return the hold count of the lock on each master; 0 where the lock is free."""
+        """Return the hold count of the lock on each master, or the number of permits; 0 where it is free."""
         counts = []
         for master in range(self.masters):
             holders = self.ask(master, "HKEYS", key_of(name))
             count = self.ask(master, "HGET", key_of(name), holders[0].decode()) if holders else None
-            counts.append(int(count or 0))
+            counts.append(int(count or 0) + self.ask(master, "HLEN", permits_key_of(name)))
         return counts
 
+    def permits(self, name: str) -> list[dict[bytes, int]]:
+        """Return the owners of permits on each master, each with the slot; -n for n permits at once."""
+        found = []
+        for master in range(self.masters):
+            owners = self.ask(master, "HKEYS", permits_key_of(name))
+            values = [self.ask(master, "HGET", permits_key_of(name), owner.decode()) for owner in owners]
+            found.append({owner: int(value) for owner, value in zip(owners, values, strict=True) if value is not None})
+        return found
+
+    def have_permits(self, name: str, count: int) -> bool:
+        """Return whether so many owners have a permit on a quorum, and no other owner has anything."""
+        owners = Counter(owner for held in self.permits(name) for owner in held)
+        return len(owners) == count and all(masters >= self.quorum for masters in owners.values())
+
     def agree_on(self, name: str, count: int) -> bool:
-        """Return whether a quorum has this hold count, and no master another one.
+        """Return whether a quorum has this hold count, and no master another one; or this number of permits.
 
         A master that was being connected when the lock was taken has no hold yet: the next renewal gives it one.
         """
         counts = self.counts(name)
-        return counts.count(count) >= self.quorum and set(counts) <= {0, count}
+        return (counts.count(count) >= self.quorum and set(counts) <= {0, count}) or self.have_permits(name, count)
 
     def holders(self, name: str) -> list[list[bytes]]:
-        """Return the holders of the lock, on each master."""
-        return [self.ask(master, "HKEYS", key_of(name)) for master in range(self.masters)]
+        """Return the holders of the lock, or of permits, on each master."""
+        keys = key_of(name), permits_key_of(name)
+        return [sorted(owner for key in keys for owner in self.ask(i, "HKEYS", key)) for i in range(self.masters)]
 
     def queued(self, name: str) -> list[int]:
-        """Return the number of waiters, on each master."""
-        return [self.ask(master, "ZCARD", f"{key_of(name)}:queue") for master in range(self.masters)]
+        """Return the number of waiters for the lock, or for permits, on each master."""
+        keys = f"{key_of(name)}:queue", f"{permits_key_of(name)}:queue"
+        return [sum(self.ask(master, "ZCARD", key) for key in keys) for master in range(self.masters)]
 
     def is_queued(self, name: str) -> bool:
         """Return whether a waiter is queued, on a quorum."""
@@ -122,8 +139,9 @@ class Rig(ABC):
         return self.queued(name) == [count] * self.masters
 
     def is_free(self, name: str) -> bool:
-        """Return whether no key of the lock is left on any master, but for its token."""
+        """Return whether no key of the lock or the semaphore is left on any master, but for its token."""
         keys = [f"{key_of(name)}{part}" for part in ("", ":queue", ":waiters")]
+        keys += [f"{permits_key_of(name)}{part}" for part in ("", ":leases", ":queue", ":waiters")]
         return not any(self.ask(master, "EXISTS", *keys) for master in range(self.masters))
 
     def until_free(self, name: str, after: str) -> None:
@@ -141,9 +159,9 @@ class Rig(ABC):
 
     # What clients do with them --------------------------------------------------------------------------------------
 
-    def warm_up(self, client: Client) -> None:
+    def warm_up(self, client: Client, kind: Kind = "one lock") -> None:
         """Open connections to all masters and load the scripts, so that each call takes the same path."""
-        lock = client.lock("warm")
+        lock = make(client, "warm", kind)[1][0]
 
         def is_warm() -> bool:
             try:
@@ -156,7 +174,7 @@ class Rig(ABC):
         self.until(is_warm, "every master has answered in time")
         leave(lock)
 
-    def take_everywhere(self, lock: Lock, levels: int) -> None:
+    def take_everywhere(self, lock: Lock | Permits, levels: int) -> None:
         """Acquire so many levels, again and again until every master has the hold, not only a quorum.
 
         A hold that an earlier attempt has left on one master for a moment does not count.
@@ -227,11 +245,16 @@ def key_of(name: str) -> str:
     return f"lock:{{{name}}}"
 
 
+def permits_key_of(name: str) -> str:
+    """Return the key of a semaphore's permits."""
+    return f"{key_of(name)}:sem"
+
+
 def calls(name: str, *scripts: str) -> Match:
-    """Match these scripts of relock for one lock: requests for another lock may still be under way."""
+    """Match these scripts of relock for one lock or semaphore: requests for another may still be under way."""
     is_one = calls_script(*scripts)
-    key = key_of(name).encode()
-    return lambda words: is_one(words) and key in words
+    keys = key_of(name).encode(), permits_key_of(name).encode()
+    return lambda words: is_one(words) and any(key in words for key in keys)
 
 
 def all_struck(faults: Sequence[Fault]) -> bool:
