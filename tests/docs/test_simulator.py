@@ -8,7 +8,7 @@ from random import Random
 
 from sim.liveness import closing, ended, mass, strange, stuck
 from sim.plan import Plan
-from sim.special import apart, crossed, moved, plan_of, several, trusted
+from sim.special import apart, crossed, limited, moved, plan_of, several, trusted
 from sim.test_seeds import USUAL
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -27,6 +27,7 @@ KINDS = {
     "strangers come": strange,
     "many waits end at one moment": mass,
     "callers take several locks": several,
+    "callers take permits of one semaphore": limited,
 }
 
 

@@ -158,9 +158,9 @@ class _ActorsMultiLock(_ByActor, AsyncMultiLock):
 
 
 class TaskLock:
-    """An `AsyncLock`, or several as one, as workers use a `Lock`."""
+    """An `AsyncLock`, several as one, or an `AsyncPermit`, as workers use a `Lock`."""
 
-    def __init__(self, lock: AsyncLock | AsyncMultiLock, actor: Actor) -> None:
+    def __init__(self, lock: Any, actor: Actor) -> None:
         self._lock = lock
         self.actor = actor
         self._spec = lock._spec
@@ -185,6 +185,15 @@ class TaskLock:
         return getattr(self._lock, name)
 
 
+class TaskSemaphore(TaskLock):
+    """An `AsyncSemaphore`, as workers use a `Semaphore`."""
+
+    def take(self, permits: int, *, blocking: bool = True, timeout: float = -1) -> "TaskLock | None":
+        """Take permits by the actor."""
+        permit = self.actor.do(lambda: self._lock.acquire(permits, blocking=blocking, timeout=timeout))
+        return permit and TaskLock(permit, self.actor)
+
+
 class ClientOfActors:
     """A client whose process runs a loop, as workers use a `Client`.
 
@@ -194,10 +203,12 @@ class ClientOfActors:
     Args:
         client: the session's client.
         name: with the seed, it decides everything about loops; so all other choices are as in a run without loops.
+        limit: the limit of the semaphore that tasks use in place of the lock, if any.
     """
 
-    def __init__(self, client: Client, process: Process, name: str) -> None:
+    def __init__(self, client: Client, process: Process, name: str, *, limit: int | None = None) -> None:
         self._process = process
+        self._limit = limit
         self._random = Random(f"loop {process.world.seed} {name}")
         self._client = AsyncClient(client)
         self._loop = self._make_loop()
@@ -241,7 +252,9 @@ class ClientOfActors:
         await asyncio.wait([task])
 
     async def _hold(self) -> None:
-        async with self._client.lock(LOCK):
+        client, limit = self._client, self._limit
+        door: Any = client.lock(LOCK) if limit is None else client.semaphore(LOCK, limit)
+        async with door:
             await asyncio.sleep(CLOSED_SECONDS)
 
     def _end_loop(self) -> None:
@@ -267,6 +280,10 @@ class ClientOfActors:
         lock = _ActorsLock(self._client, made._spec, cancel_on_lost=False)
         lock.actor = actor
         return TaskLock(lock, actor)
+
+    def semaphore(self, name: str, limit: int, **options: Any) -> TaskSemaphore:
+        """Return a semaphore that the actor of the caller uses."""
+        return TaskSemaphore(self._client.semaphore(name, limit, **options), self.actor())
 
     def lock_all(self, names: list[str], **options: Any) -> TaskLock:
         """Return several locks as one, which the actor of the caller uses."""

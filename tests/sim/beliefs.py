@@ -1,17 +1,17 @@
 """Beliefs: whether the owner of each hold believes in the hold, and which waiters were queued before each call."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from attrs import define, frozen
 
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER
+from relock._keys import LockKeys
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups.hub import AnyHub
 from relock._runtime.wakeups.waiter import Waiter
-from relock.lock import Lock
 from relock.testing._process import Process
-from sim.plan import LOCK
 
 
 @define(eq=False)
@@ -19,7 +19,7 @@ class Belief:
     """A hold as its owner sees it: from the return of the outermost acquire to the call of the last release."""
 
     process: Process
-    lock: Lock
+    lock: Any  # or the permit
     hold: Hold
     since: float = 0.0  # when its acquire was called
     is_over: bool = False
@@ -30,6 +30,7 @@ class Belief:
     is_abandoned: bool = False  # its owner never goes on
     kept_until: float = NEVER  # the true time until which masters may keep it for such an owner
     was_lost: bool = False  # its owner did not believe in it at some moment
+    cap: int = 1  # the largest limit that may have been in force when the permit was granted
 
     def is_believed(self) -> bool:
         """Return whether the hold's owner believes now that it has the lock; note when it does not."""
@@ -42,7 +43,10 @@ class Belief:
 
 @frozen(eq=False)
 class Call:
-    """A call of acquire: its time, the waiters that were queued by then, and the largest token so far."""
+    """A call of acquire: its time, the waiters that were queued by then, and the largest token so far.
+
+    It asks for so many `permits` of a semaphore with this `limit`; a lock is like a semaphore with one permit.
+    """
 
     process: Process
     called_at: float
@@ -51,10 +55,12 @@ class Call:
     ahead: tuple[tuple[Process, Waiter], ...]
     highest: int
     fair: bool = True
+    permits: int = 1
+    limit: int = 1
 
 
-def queued(sessions: Iterable[tuple[Process, Session]], name: str = LOCK) -> tuple[tuple[Process, Waiter], ...]:
-    """Return the waiters for a lock that have a ticket by now, and whose hub hears every master.
+def queued(sessions: Iterable[tuple[Process, Session]], keys: LockKeys) -> tuple[tuple[Process, Waiter], ...]:
+    """Return the waiters for a lock, or a semaphore, that have a ticket by now, and whose hub hears every master.
 
     On a master to which a hub has not subscribed yet, no message reaches its waiters, and they are passed over.
     """
@@ -65,7 +71,7 @@ def queued(sessions: Iterable[tuple[Process, Session]], name: str = LOCK) -> tup
         for hub in session.hubs.all()
         if hears_everyone(hub)
         for waiter in hub.waiters.values()
-        if waiter.tickets and waiter.keys.name == name
+        if waiter.tickets and waiter.keys == keys
     )
 
 

@@ -49,7 +49,7 @@ class Cast:
     def make_client(self, name: str, *, has_loop: bool = False) -> tuple[Process, VirtualClient]:
         """Return a process with a client; chance draws its clock and its options."""
         random, plan = self.world.random, self.plan
-        drawn = plan.wide or plan.moves
+        drawn = plan.wide or plan.moves or plan.permits
         rate, offset = 1 + random.uniform(-RATE_ERROR, RATE_ERROR), random.uniform(0.0, 100_000.0)
         process = Process(self.world, name, rate=rate, offset=offset)
         client = VirtualClient(
@@ -67,7 +67,8 @@ class Cast:
         self.processes.append(process)
         self.clients.append(client)
         if has_loop:
-            self.doors[process] = ClientOfActors(client, process, name)
+            limit = max(plan.permits.limits) if plan.permits else None
+            self.doors[process] = ClientOfActors(client, process, name, limit=limit)
         return process, client
 
     def make_stranger(self, name: str) -> tuple[Process, VirtualClient]:
@@ -108,6 +109,13 @@ class Cast:
     def lock_all(self, client: Any, names: list[str], *, renew: bool) -> Any:
         """Return several locks as one."""
         return client.lock_all(names, renew=renew, owner=self._owner)
+
+    def semaphore(self, client: Any, *, renew: bool | None) -> Any:
+        """Return the semaphore of the run, with the limit and the options that chance draws for this object."""
+        choice, permits = self.world.random.choice, self.plan.permits
+        assert permits is not None
+        limit, fair = choice(permits.limits), choice(permits.fair)
+        return client.semaphore(LOCK, limit, renew=renew, fair=fair, owner=self._owner)
 
     def lock(self, client: Any, *, renew: bool | None = None, name: str = LOCK) -> Any:
         """Return the lock that all threads want, with the options that chance draws for this object."""

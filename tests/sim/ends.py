@@ -5,6 +5,7 @@ from functools import partial
 
 from attrs import define, field
 
+from relock._keys import LockKeys
 from relock._runtime.session.session import Session
 from relock.testing._process import Process
 from relock.testing._server import Server
@@ -12,7 +13,6 @@ from relock.testing._world import World
 from sim import leftovers
 from sim.beliefs import Belief
 from sim.idle import Idle
-from sim.plan import LOCK
 from sim.stuck import Stuck
 
 RELEASED_SECONDS = 0.6  # from a release until no master has that hold, when all is well
@@ -36,7 +36,7 @@ class Ends:
     sessions: list[tuple[Process, Session]]
     accuse: Callable[[str], None]
     closing: dict[Process, set[bytes]] = field(factory=dict)
-    name: str = LOCK
+    keys: LockKeys = leftovers.LOCK_KEYS
 
     def released(self, belief: Belief) -> None:
         """Expect that no master has a hold soon after its release, which has just been called."""
@@ -72,7 +72,7 @@ class Ends:
         self.world.after(LATE_SECONDS, partial(self._check_closed, process, session))
 
     def _check_closed(self, process: Process, session: Session) -> None:
-        self._accuse_all(leftovers.of_client(self.servers, process, session, self.closing[process], self.name))
+        self._accuse_all(leftovers.of_client(self.servers, process, session, self.closing[process], self.keys))
 
     def _check_released(self, belief: Belief) -> None:
         """Check that no master has a hold that was released, or abandoned, some time ago."""
@@ -81,7 +81,7 @@ class Ends:
 
     def check_undone(self) -> None:
         """Check that attempts are undone when all have released the lock, before their leases end."""
-        self._accuse_all(leftovers.undone(self.servers, self.sessions, self.name))
+        self._accuse_all(leftovers.undone(self.servers, self.sessions, self.keys))
 
     def check_nothing_left(self) -> None:
         """Check that the masters have nothing left in the end, when every lease is over."""

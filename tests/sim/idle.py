@@ -8,14 +8,16 @@ from attrs import define, field
 
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
+from relock._core.lock_spec import HANDED_LEASE_SECONDS
 from relock._core.quorum import NEVER
+from relock._keys import LockKeys
 from relock._runtime.session.session import Session
 from relock.testing._process import Process
 from relock.testing._server import Server
 from relock.testing._world import World
 from sim import leftovers
 from sim.beliefs import Belief, Call
-from sim.plan import LOCK, Plan
+from sim.plan import Plan
 from sim.stuck import Stuck
 
 EXPIRY_SECONDS = 0.1  # more than the time from D until the leases have ended on all masters
@@ -55,7 +57,7 @@ class Idle:
     waiting: dict[Call, None] = field(factory=dict)
     _free_at: float = 0.0
     left_until: float = NEVER
-    name: str = LOCK
+    keys: LockKeys = leftovers.LOCK_KEYS
 
     def freed(self, process: Process) -> None:
         """Note that a thread of this process has lost the lock: from now on, or from when the process can show it."""
@@ -68,7 +70,9 @@ class Idle:
             self.world.after(seconds, partial(self._died, process))
 
     def _died(self, process: Process) -> None:
-        self.left(leftovers.given_to(process, self.servers, self._sessions, self.name))
+        left = leftovers.given_to(process, self.servers, self._sessions, self.keys)
+        longest = max(self.plan.longest, HANDED_LEASE_SECONDS) + EXPIRY_SECONDS
+        self.left([min(seconds, longest) for seconds in left])
 
     def left(self, leases: list[float]) -> None:
         """Note leases that no client ends, by the seconds that are left of them."""

@@ -1,8 +1,9 @@
 """Leftovers of ended holds and attempts, on masters and in processes: there must be none."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from relock._core.quorum import quorum_of
+from relock._keys import LockKeys, PermitKeys, lock_keys
 from relock._owner import client_name, waiter_name
 from relock._runtime.session.session import Session
 from relock.testing._process import Process
@@ -13,12 +14,18 @@ from sim.plan import LOCK
 MASTER_KEY = b"lock:master"
 
 
-def key_of(name: str) -> bytes:
-    """Return the key of the lock `name`."""
-    return f"lock:{{{name}}}".encode()
+LOCK_KEYS = lock_keys("lock", LOCK)
+LOCK_KEY = LOCK_KEYS.lock
 
 
-LOCK_KEY = key_of(LOCK)
+def holds_on(server: Server, keys: LockKeys) -> dict[bytes, float]:
+    """Return the owners that have the lock, or permits, on a master, and how long (s) their leases last there."""
+    found: Iterable[bytes] = server.master.contents(keys.lock) or ()
+    if not isinstance(keys, PermitKeys):
+        left = server.master.read("PTTL", keys.lock) / 1000
+        return dict.fromkeys(found, left)
+    now_ms, ends = server.clock_us() // 1000, dict(server.master.contents(keys.leases) or ())
+    return {owner: (ends[owner] - now_ms) / 1000 for owner in found if ends.get(owner, 0) > now_ms}
 
 
 def is_of(session: Session, owner: bytes) -> bool:
@@ -26,34 +33,36 @@ def is_of(session: Session, owner: bytes) -> bool:
     return f"{client_name(owner).decode()}.".startswith(f"{session.client_id}.")
 
 
-def undone(servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]], name: str = LOCK) -> Iterator[str]:
+def undone(
+    servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]], keys: LockKeys = LOCK_KEYS
+) -> Iterator[str]:
     """Yield the leftovers of attempts when all threads have released a lock, and leases have not ended yet."""
-    key = key_of(name)
     for server in servers:
-        found = server.master.contents(key)
-        queue = [waiter for waiter, _ in server.master.contents(key + b":queue") or []]
+        found = holds_on(server, keys)
+        queue = [waiter for waiter, _ in server.master.contents(keys.queue) or []]
         dead = [session for process, session in sessions if process.is_dead]
-        left = [owner for owner in [*(found or ()), *queue] if not any(is_of(session, owner) for session in dead)]
+        left = [owner for owner in [*found, *queue] if not any(is_of(session, owner) for session in dead)]
         if left:
             yield f"{server.name} still has {left} of those who live"
     for process, session in sessions:
-        if not process.is_dead and (session.holds.of_name(name) or session.hubs.waiters()):
+        held = [hold for hold in session.holds.copy().values() if hold.keys == keys and hold.loss is None]
+        if not process.is_dead and (held or session.hubs.waiters()):
             yield f"{process.name} has or awaits something for nobody"
 
 
 def of_client(
-    servers: Sequence[Server], process: Process, session: Session, kept: set[bytes], name: str = LOCK
+    servers: Sequence[Server], process: Process, session: Session, kept: set[bytes], keys: LockKeys = LOCK_KEYS
 ) -> Iterator[str]:
     """Yield the leftovers of a closed client on reachable masters; `kept` names holds that were not released.
 
     A slow master may give the waiter of such a hold a place instead, which goes with the release of the hold.
     """
-    kept, key = kept | {waiter_name(hold) for hold in kept}, key_of(name)
+    kept = kept | {waiter_name(hold) for hold in kept}
     for server in servers:
         if not server.is_up or server.is_stopped or process.name in server.unreachable:
             continue
-        queue = [waiter for waiter, _ in server.master.contents(key + b":queue") or []]
-        found = [*(server.master.contents(key) or ()), *queue]
+        queue = [waiter for waiter, _ in server.master.contents(keys.queue) or []]
+        found = [*holds_on(server, keys), *queue]
         left = [one for one in found if is_of(session, one) and one not in kept]
         if left:
             yield f"{server.name} still has {left} of {process.name}, whose client is closed"
@@ -62,27 +71,33 @@ def of_client(
 def released(servers: Sequence[Server], belief: Belief) -> Iterator[str]:
     """Yield the masters that still have a hold which its owner has released."""
     for server in servers:
-        if belief.hold.owner in (server.master.contents(belief.hold.keys.lock) or ()):
+        if belief.hold.owner in holds_on(server, belief.hold.keys):
             yield f"{server.name} has a hold that {belief.process.name} has released"
 
 
 def miscounted(servers: Sequence[Server], belief: Belief, levels: int) -> Iterator[str]:
-    """Yield a text if fewer than a quorum of the masters have this count of a hold."""
-    counts = [server.master.contents(belief.hold.keys.lock) for server in servers]
-    right = sum(isinstance(found, dict) and found == {belief.hold.owner: b"%d" % levels} for found in counts)
+    """Yield a text if fewer than a quorum of the masters have this count of a hold, or the slot of a permit."""
+    hold = belief.hold
+    counts = [server.master.contents(hold.keys.lock) for server in servers]
+    if isinstance(hold.keys, PermitKeys):
+        kept = b"%d" % (hold.kept if hold.kept >= 0 else -belief.lock.permits)
+        right = sum(isinstance(found, dict) and found.get(hold.owner) == kept for found in counts)
+    else:
+        right = sum(isinstance(found, dict) and found == {hold.owner: b"%d" % levels} for found in counts)
     if right < quorum_of(len(servers)):
         yield f"{belief.process.name} has {levels} levels, but the masters say {counts}"
 
 
 def given_to(
-    process: Process, servers: Sequence[Server], sessions: Sequence[tuple[Process, Session]], name: str = LOCK
+    process: Process,
+    servers: Sequence[Server],
+    sessions: Sequence[tuple[Process, Session]],
+    keys: LockKeys = LOCK_KEYS,
 ) -> list[float]:
     """Return how long (s) the holds of a process's clients last on the masters, also unknown holds."""
-    own, key = [session for one, session in sessions if one is process], key_of(name)
-    owners = [(server.master, owner) for server in servers for owner in server.master.contents(key) or ()]
-    return [
-        master.read("PTTL", key) / 1000 for master, owner in owners if any(is_of(session, owner) for session in own)
-    ]
+    own = [session for one, session in sessions if one is process]
+    found = [held for server in servers for held in holds_on(server, keys).items()]
+    return [left for owner, left in found if any(is_of(session, owner) for session in own)]
 
 
 def voteless(servers: Sequence[Server]) -> Iterator[str]:

@@ -25,13 +25,25 @@ KINDS = (
 CLOCKS = ("step", "step several", "run off", "change rate", "stop clock")
 CALLS = ("fork", "interrupt")
 GET_STUCK, STOP_PROCESS = "get stuck", "stop process"  # a client that waits cannot act for a while
+OVERRIDE = "override"  # an operator sets another limit of a semaphore for a while
 SLOW_DOWN = "slow down"  # the way to all masters, around the moment at which all waits end
 STRANGER = "stranger"  # a client with another list of masters and a longer guard, which harms no other client
 CLOSE_LOOP = "close loop"  # with pending tasks, which are kept
 LOOP_STUCK = ("block loop", "stop loop")  # ways in which a client with a loop gets stuck
 LONG_HANDLER = "long handler"  # the way of other clients
 HARMLESS = frozenset(
-    {"crash client", "force release", "change rate", GET_STUCK, STOP_PROCESS, STRANGER, CLOSE_LOOP, SLOW_DOWN, *CALLS}
+    {
+        "crash client",
+        "force release",
+        "change rate",
+        GET_STUCK,
+        STOP_PROCESS,
+        STRANGER,
+        CLOSE_LOOP,
+        SLOW_DOWN,
+        OVERRIDE,
+        *CALLS,
+    }
 )  # faults without harm to other clients
 
 
@@ -87,6 +99,25 @@ class Several:
 
 
 @frozen
+class Permits:
+    """Part of a plan in which callers take permits of one semaphore.
+
+    Attributes:
+        limits: each semaphore object draws one of these: the limits of older and of newer code, if there are two.
+        most: the most permits that a call asks for.
+        more: how likely a caller that has permits asks for others as well.
+        fair: each semaphore object draws one of these.
+        handoffs: each client draws one of these.
+    """
+
+    limits: tuple[int, ...]
+    most: int
+    more: float
+    fair: tuple[bool, ...]
+    handoffs: tuple[Handoff, ...]
+
+
+@frozen
 class Plan:
     """One run.
 
@@ -107,6 +138,7 @@ class Plan:
         wide: the further choices of a wider run; None in most runs.
         moves: how masters move; None in most runs.
         several: the locks that callers take together; None in most runs, which have one lock.
+        permits: how callers use a semaphore in place of the lock; None in most runs.
         names: how many other locks each process uses at most, with caches that are too small for so many.
         loops: the numbers of the clients that are used by tasks of an event loop.
         closes: how likely a client is closed when one of its threads has just released the lock; another one follows.
@@ -140,6 +172,7 @@ class Plan:
     wide: Wide | None = None
     moves: Moves | None = None
     several: Several | None = None
+    permits: Permits | None = None
     names: int = 0
     closes: float = 0.0
     ends_at: float = 0.0

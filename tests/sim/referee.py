@@ -31,7 +31,9 @@ from relock._core.hold import Hold
 from relock._core.quorum import NEVER, TOO_LATE, quorum_of
 from relock._errors import NotOwnedError, QuorumError
 from relock._events import MasterDown
+from relock._keys import LockKeys
 from relock._runtime.session.session import Session
+from relock._runtime.wakeups.waiter import Waiter
 from relock.lock import Lock
 from relock.testing._process import Process
 from relock.testing._server import Server
@@ -43,8 +45,9 @@ from sim.ends import Ends
 from sim.fork import InheritedConnection
 from sim.given import Given
 from sim.idle import Idle, Wait
-from sim.leases import ROUNDING_SECONDS, Leases
-from sim.plan import LOCK, STRANGER, Plan
+from sim.leases import Leases
+from sim.lengths import Lengths
+from sim.plan import STRANGER, Plan
 from sim.stuck import Stuck
 
 COUNT_SECONDS = 0.1  # until all masters have a count that was changed, when all is well
@@ -61,7 +64,7 @@ class Referee:
         calm_at: the true time from which all is well; infinity while that is not known.
         given: which servers have had which holds, if masters move.
         faults: how many of each kind have struck.
-        name: the lock that is judged.
+        keys: those of the lock that is judged.
         family: the referees of all locks of the run, by name; they share what is no lock's own.
     """
 
@@ -80,26 +83,31 @@ class Referee:
     _leader: Process | None = None  # the process that got that token
     clocks: Clocks = field(init=False)
     leases: Leases = field(init=False)
+    lengths: Lengths = field(init=False)
     ends: Ends = field(init=False)
     idle: Idle = field(init=False)
     _judges_votes: bool = field(init=False)  # by the plan at the beginning, because the network changes
     _must_succeed: bool = field(init=False)
     stuck: Stuck = field(init=False)
     _sessions: list[tuple[Process, Session]] = field(factory=list)
-    name: str = LOCK
+    keys: LockKeys = leftovers.LOCK_KEYS
     family: dict[str, "Referee"] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.clocks = Clocks(self.world, self.servers, self.plan.guard)
         self.leases = Leases(self.world, self.servers, self.plan)
+        self.lengths = Lengths(self)
         self.stuck = Stuck(self.world)
-        self.idle = Idle(self.world, self.servers, self.plan, self.stuck, self._sessions, name=self.name)
+        self.idle = self._make_idle()
         ends = self.world, self.servers, self.idle, self.stuck, self._sessions, self.violate
-        self.ends = Ends(*ends, name=self.name)
-        self.family[self.name] = self
+        self.ends = Ends(*ends, keys=self.keys)
+        self.family[self.keys.name] = self
         self._judges_votes = self.plan.only_clocks_fail
         # A stranger's larger guard refuses each client once.
         self._must_succeed = self.plan.is_prompt and STRANGER not in self.plan.kinds
+
+    def _make_idle(self) -> Idle:
+        return Idle(self.world, self.servers, self.plan, self.stuck, self._sessions, keys=self.keys)
 
     def meet(self, process: Process, session: Session) -> None:
         """Add a client to those that are judged."""
@@ -126,7 +134,7 @@ class Referee:
 
     def called(self, process: Process, timeout: float, *, fair: bool = True) -> Call:
         """Note that a thread asks for the lock; the waiters that are queued by now are ahead of it."""
-        ahead = queued(self._sessions, self.name)
+        ahead = queued(self._sessions, self.keys)
         call = Call(process, self.world.now, process.local(), timeout, ahead, self._highest, fair)
         if timeout:
             self.idle.waiting[call] = None
@@ -178,12 +186,15 @@ class Referee:
         self.world.note(process.name, f"has it as {hold.owner.decode()}, token {hold.token}")
         return belief
 
-    def interrupted(self, call: Call, lock: Lock, waiting: int) -> None:
-        """Judge the end of an outermost acquire by an exception; `waiting` others of this client are under way."""
+    def interrupted(self, call: Call, waiting: int, *, owns: bool) -> None:
+        """Judge the end of an outermost acquire by an exception.
+
+        `waiting` others of this client are under way. The caller `owns` the lock, by what its client says.
+        """
         process = call.process
         self.world.note(process.name, "is interrupted")
         self.idle.freed(process)  # a hold that it may have had is undone from now on
-        if lock.owned():
+        if owns:
             self.violate(f"{process.name} has it by an acquire that was interrupted")
         if any(len(session.hubs.waiters()) > waiting for other, session in self._sessions if other is process):
             self.violate(f"{process.name} waits for a call that was interrupted")
@@ -235,48 +246,7 @@ class Referee:
         """Note that a process has crashed: its holds end with their leases, and so do those of its waiters."""
         self.idle.died(process, [one.hold.ttl for one in self.beliefs if one.process is process and not one.is_over])
 
-    # The leases -----------------------------------------------------------------------------------------------------
-
-    def lengthened(self, belief: Belief, begin: float, ttl: float) -> None:
-        """Judge a lock with a longer lease that took one more level, from the local time `begin` on."""
-        waited = self._waited_in_vain(belief, begin)
-        if self.is_calm and not waited and belief.is_believed() and self._is_undisturbed(belief):
-            self._check_length(belief, begin, ttl)
-
-    def extended(self, belief: Belief, begin: float, ttl: float | None, said: float) -> None:
-        """Judge an extension of a hold, from the local time `begin` on; the answer was that `said` seconds remain."""
-        if self._is_undisturbed(belief):
-            self._check_length(belief, begin, belief.hold.ttl if ttl is None else ttl)
-        if said > belief.hold.deadline - begin and self._is_undisturbed(belief):
-            self.violate(f"{belief.process.name} was told that {said:.3f} s remain, which is more than do")
-
-    def not_extended(self, belief: Belief, begin: float) -> None:
-        """Judge an extension that failed: no quorum has answered since the local time `begin`."""
-        if self.is_calm and not self._waited_in_vain(belief, begin):
-            self.violate(f"{belief.process.name} could not extend its hold though all is well")
-
-    def ensured(self, belief: Belief, begin: float, seconds: float) -> None:
-        """Judge the answer, after the local time `begin`, that a hold is valid for so long."""
-        if belief.hold.deadline - begin < seconds and self._is_undisturbed(belief):
-            self.violate(f"{belief.process.name} was told that its hold is sure for {seconds:.3f} s, which it is not")
-
-    def not_sure(self, belief: Belief, seconds: float) -> None:
-        """Judge the answer that a hold is not valid for so long."""
-        if belief.hold.remaining(belief.process.local()) >= max(seconds, ROUNDING_SECONDS):
-            self.violate(f"{belief.process.name} was told that its hold is not sure for {seconds:.3f} s, which it is")
-
-    def _waited_in_vain(self, belief: Belief, begin: float) -> bool:
-        """Return whether a request of the local time `begin` has waited for an answer as long as relock ever does.
-
-        Even when all is well, about one answer in a million takes longer than that.
-        """
-        return belief.process.local() - begin >= belief.hold.spec.node_timeout - ROUNDING_SECONDS
-
-    def _check_length(self, belief: Belief, begin: float, ttl: float) -> None:
-        if (lacks := self.leases.lacks(belief.hold, begin, ttl)) > 0:
-            self.violate(f"{belief.process.name} asked for a lease of {ttl} s, and has it for {lacks:.3f} s less")
-
-    def _is_undisturbed(self, belief: Belief) -> bool:
+    def is_undisturbed(self, belief: Belief) -> bool:
         """Return whether nothing could end a lease before its time, or make this client shorten one for its clock."""
         is_forced, clocks = self.operators or self._forced_at != NEVER, self.clocks
         return not (is_forced or clocks.steps or clocks.has_forgotten or belief.process.stood_still(0.0))
@@ -295,7 +265,7 @@ class Referee:
         """Check that a quorum keeps each hold for as long as its owner counts on it."""
         for one in believers:
             self.leases.see(one.process, one.hold)
-            if self._is_undisturbed(one) and self.leases.is_overshot(one.process, one.hold):
+            if self.is_undisturbed(one) and self.leases.is_overshot(one.process, one.hold):
                 self.violate(f"{one.process.name} counts on its hold for longer than a quorum keeps it")
 
     def check_timeout(self, call: Call) -> None:
@@ -335,7 +305,7 @@ class Referee:
         """
         if process.true(hold.granted_at) > self._forced_at:
             return False
-        kept = sum(hold.owner in (server.master.contents(leftovers.key_of(self.name)) or ()) for server in self.servers)
+        kept = sum(hold.owner in leftovers.holds_on(server, self.keys) for server in self.servers)
         return kept < quorum_of(len(self.servers))
 
     def check_forced(self, found: list[Belief]) -> None:
@@ -414,17 +384,21 @@ class Referee:
             session = next(session for other, session in self._sessions if other is process)
             if self.stuck.was(process, call.called_at) or process in {*self.idle.are_leaving(), *self.ends.closing}:
                 continue  # the waiter may have lost its place, and have come back to another one; or it leaves
-            if not process.is_dead and still_waits(session, waiter, masters_move=self.plan.moves is not None):
+            if process.is_dead or self._is_served(waiter):
+                continue
+            if still_waits(session, waiter, masters_move=self.plan.moves is not None):
                 self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
+
+    def _is_served(self, waiter: Waiter) -> bool:  # noqa: ARG002
+        """Return whether the masters have served a waiter, though others may be served after it and sooner."""
+        return False
 
     def _check_loss(self, belief: Belief) -> None:
         if not belief.hold.renew or belief.may_be_ended or belief.is_over or belief.kept_until != NEVER:
             return  # in the last case its client is closed, and renews nothing
         if self.is_calm and not belief.process.was_paused_since(belief.since):
             self.violate(f"{belief.process.name} lost it though all is well: {belief.hold.loss}")
-        elif (
-            self.plan.wide and self._is_undisturbed(belief) and self.leases.was_left_alone(belief.process, belief.hold)
-        ):
+        elif self.plan.wide and self.is_undisturbed(belief) and self.leases.was_left_alone(belief.process, belief.hold):
             self.violate(f"{belief.process.name} lost it though it could have been renewed: {belief.hold.loss}")
 
     def believers(self) -> list[Belief]:

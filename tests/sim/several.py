@@ -11,6 +11,7 @@ from attrs import define, field
 
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._errors import LockLostError
+from relock._keys import lock_keys
 from relock.testing._process import Process
 from relock.testing._world import World
 from sim.beliefs import Belief, Call
@@ -26,7 +27,7 @@ class SeveralReferee(Referee):
         """Make the referee of another lock, which shares with this one what is no lock's own."""
         other = SeveralReferee(
             self.world, self.servers, self.plan, violations=self.violations, faults=self.faults,
-            sessions=self._sessions, name=name, family=self.family,
+            sessions=self._sessions, keys=lock_keys("lock", name), family=self.family,
         )  # fmt: skip
         other.clocks = self.clocks
         other.stuck = other.idle.stuck = other.ends.stuck = self.stuck

@@ -60,9 +60,9 @@ class SeveralTurns:
 
     def __init__(
         self,
+        progress: Progress,
         cast: Cast,
         calls: Calls,
-        progress: Progress,
         is_about_to_end: Callable[[], bool],
         block: Callable[[Actor | None], None],
     ) -> None:
@@ -122,7 +122,8 @@ class SeveralTurns:
                 got = door.acquire(timeout=limit) if timeout else door.acquire(blocking=False)
         except Interrupted:
             for name, call in calls.items():
-                self._referee(name).interrupted(call, held.locks[name], self._cast.acquiring[process] - 1)
+                owns = held.locks[name].owned()
+                self._referee(name).interrupted(call, self._cast.acquiring[process] - 1, owns=owns)
         except QuorumError as error:
             self._referee(fresh[0]).failed(calls[fresh[0]], error)
         except LockLostError as error:

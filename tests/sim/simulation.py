@@ -27,8 +27,8 @@ from sim.blocked import unread
 from sim.calls import Calls
 from sim.cast import AT_ONCE, RATE_ERROR, Cast
 from sim.given import Given
-from sim.leftovers import LOCK_KEY
 from sim.moves import Mover
+from sim.permits import PermitReferee
 from sim.plan import CALM_SECONDS, Moves, Plan
 from sim.referee import Referee
 from sim.replication import ReplicatedServer
@@ -118,7 +118,9 @@ class Simulation:
             for server in self.servers
         ]
         self.everywhere += standbys
-        self.referee.given = Given(LOCK_KEY, self.servers, standbys, self.plan.is_guarded, self.plan.longest)
+        self.referee.given = Given(
+            self.referee.keys.lock, self.servers, standbys, self.plan.is_guarded, self.plan.longest
+        )
         return Mover(world, self.servers, standbys, moves)
 
     # The run --------------------------------------------------------------------------------------------------------
@@ -195,11 +197,13 @@ class Simulation:
 
 def _judges(world: World, servers: Sequence[ReplicatedServer], plan: Plan) -> tuple[Referee, Progress | None]:
     """Return the referee, with those of all locks, and the judge of progress if callers take several locks."""
+    if plan.permits is not None:
+        return PermitReferee(world, servers, plan), None
     if plan.several is None:
         return Referee(world, servers, plan), None
     first = SeveralReferee(world, servers, plan)
     for name in plan.several.names:
-        if name != first.name:
+        if name != first.keys.name:
             first.sibling(name)
     return first, Progress(world, first)
 

@@ -15,14 +15,15 @@ from sim.calls import Calls
 from sim.cast import RATE_ERROR, Cast
 from sim.fork import in_child
 from sim.moves import Mover
+from sim.operators import Operators
 from sim.plan import (
     CLOSE_LOOP,
     FORGETTING,
     GET_STUCK,
-    LOCK,
     LONG_HANDLER,
     LOOP_STUCK,
     MOVING,
+    OVERRIDE,
     SLOW_DOWN,
     STOP_PROCESS,
     STRANGER,
@@ -69,8 +70,9 @@ class Strikes:
         self._everywhere = everywhere
         self._mover = mover
         self._newborn: set[Process] = set()  # forked children that have done nothing yet
+        operators = Operators(cast, referee)
         self._others: dict[str, Callable[[], None]] = {
-            "force release": self._force_release,
+            "force release": operators.force_release,
             "step": self._step,
             "step several": self._step_several,
             "run off": self._run_off,
@@ -81,6 +83,7 @@ class Strikes:
             CLOSE_LOOP: self._close_loop,
             STRANGER: self._send_stranger,
             "fork": self.fork,
+            OVERRIDE: operators.override,
         }
         if mover is not None:
             self._others["stall replica"] = partial(self._stall_replica, mover)
@@ -361,31 +364,6 @@ class Strikes:
             client.close()
 
         process.start(work, process.name)
-
-    def _force_release(self) -> None:
-        """Let an operator end any hold, from a process of its own."""
-        world, plan = self._world, self._plan
-        name = world.random.choice(plan.several.names) if plan.several else LOCK
-        referee = self._referee.family[name]
-        process, client = self._cast.make_client("operator")
-
-        found = referee.forced()
-
-        def over() -> None:
-            referee.operator_done()
-            if plan.is_calm and done:
-                world.after(plan.longest / 2, partial(referee.check_forced, found))
-
-        def force() -> None:
-            with contextlib.suppress(RelockError):
-                done.append(client.force_release(name))
-            client.close()
-            world.after(2 * plan.node_timeout, over)  # requests that are still under way are void by then
-
-        done: list[bool] = []
-        referee.operators += 1
-        process.start(force, "operator")
-        self._referee.struck("operator", "force release", 0.0)
 
     def heal(self) -> None:
         """Make everything work again, from now on."""

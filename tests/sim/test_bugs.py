@@ -23,6 +23,7 @@ SAMPLE = (
     "no restart guard",
     "nobody wakes the thread that sends heartbeats",
     "an interrupted wait keeps its place in the queue",
+    "permits are counted on each of several masters, not given by their slots",
 )
 
 

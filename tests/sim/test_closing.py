@@ -22,7 +22,7 @@ from sim.beliefs import Belief
 from sim.draws import draw
 from sim.ends import ABANDONED_SECONDS, LATE_SECONDS, RELEASED_SECONDS, Ends
 from sim.idle import HAND_OFF_SECONDS
-from sim.leftovers import LOCK_KEY
+from sim.leftovers import LOCK_KEY, LOCK_KEYS
 from sim.liveness import CLOSING_PART, closing
 from sim.plan import LOCK, Plan
 from sim.referee import COUNT_SECONDS, Referee
@@ -50,7 +50,7 @@ class Game:
         held: Any = SimpleNamespace(
             token=int(1e6 * now) + 1, owner=owner, deadline=now + TTL_SECONDS, ttl=TTL_SECONDS, renew=True, loss="",
             granted_at=now, remaining=lambda _now: now + TTL_SECONDS - self.world.now,
-            keys=SimpleNamespace(lock=LOCK_KEY),
+            keys=LOCK_KEYS,
         )  # fmt: skip
         self.server.master.read("HSET", LOCK_KEY, owner, levels)
         lock: Any = SimpleNamespace(hold_count=1)

@@ -16,7 +16,7 @@ from sim.beliefs import Belief
 from sim.draws import draw
 from sim.ends import ABANDONED_SECONDS
 from sim.idle import HAND_OFF_SECONDS
-from sim.leftovers import LOCK_KEY
+from sim.leftovers import LOCK_KEY, LOCK_KEYS
 from sim.liveness import ENDED_PART, ended
 from sim.referee import Referee
 from sim.simulation import Simulation
@@ -41,7 +41,7 @@ class Game:
         now = self.world.now
         held: Any = SimpleNamespace(
             token=int(1e6 * now) + 1, owner=owner, deadline=now + TTL_SECONDS, ttl=TTL_SECONDS, renew=True,
-            granted_at=now, remaining=lambda _now: TTL_SECONDS, keys=SimpleNamespace(lock=LOCK_KEY),
+            granted_at=now, remaining=lambda _now: TTL_SECONDS, keys=LOCK_KEYS,
         )  # fmt: skip
         self.master.read("HSET", LOCK_KEY, owner, 1)
         return self.referee.granted(cast(Any, None), held, self.referee.called(process, 1.0))

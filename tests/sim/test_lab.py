@@ -63,6 +63,25 @@ def test_a_process_that_dies_loses_the_lock_with_the_lease(relock_lab: Lab) -> N
     assert 5.0 < relock_lab.now - begin < 11.0
 
 
+@pytest.mark.parametrize("masters", [1, 3])
+def test_permits_of_a_process_that_dies_come_back_with_their_leases(masters: int) -> None:
+    with Lab(masters=masters) as lab:
+        one, two = lab.client("one", ttl=10.0), lab.client("two")
+        lab.run(lambda: [one.semaphore("a", 2, owner="job").acquire() for _ in range(2)])
+        lab.run(lambda: lab.sleep(60.0))
+        assert lab.run(lambda: two.semaphore("a", 2).acquire(timeout=0)) == [None], "they are renewed"
+        lab.crash("one")
+        begin = lab.now
+
+        def take_both() -> list[int | None]:
+            permits = [two.semaphore("a", 2).acquire(timeout=60) for _ in range(2)]
+            return [permit.slot for permit in permits if permit is not None]
+
+        (slots,) = lab.run(take_both)
+        assert sorted(slots) == [0, 1]
+        assert 5.0 < lab.now - begin < 11.0
+
+
 def test_a_process_that_is_paused_for_too_long_hears_of_its_loss(relock_lab: Lab) -> None:
     client = relock_lab.client("one", ttl=10.0)
 

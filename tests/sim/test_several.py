@@ -9,6 +9,7 @@ from attrs import define, evolve
 
 from relock import LockLostError
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._keys import lock_keys
 from relock.testing._conditions import Conditions
 from relock.testing._process import Process
 from relock.testing._server import Server
@@ -16,7 +17,6 @@ from relock.testing._world import World
 from sim.beliefs import Belief, Call
 from sim.draws import draw
 from sim.idle import HAND_OFF_SECONDS
-from sim.leftovers import key_of
 from sim.plan import CLOSE_LOOP, Several
 from sim.several import Progress, SeveralReferee, Want
 from sim.simulation import Simulation
@@ -42,7 +42,7 @@ class Game:
         return self.progress.begins(process, names, beliefs)
 
     def hold(self, process: Process, name: str) -> Belief:
-        deadline, keys = self.world.now + 1000.0, SimpleNamespace(lock=key_of(name))
+        deadline, keys = self.world.now + 1000.0, lock_keys("lock", name)
         held: Any = SimpleNamespace(deadline=deadline, ttl=1000.0, keys=keys)
         held.remaining = lambda now: deadline - now
         belief = Belief(process, cast(Any, None), held)
@@ -168,10 +168,10 @@ def test_tasks_and_threads_take_all_locks_of_a_run(monkeypatch: pytest.MonkeyPat
     original = SeveralReferee.granted
 
     def watched(self: SeveralReferee, lock: Any, *others: Any) -> Belief:
-        granted.add((self.name, type(lock).__name__))
+        granted.add((self.keys.name, type(lock).__name__))
         return original(self, lock, *others)
 
     monkeypatch.setattr(SeveralReferee, "granted", watched)
     plan = evolve(draw(Random(0)), several=Several(NAMES, whole=0.5, alone=0.5), clients=2, loops=frozenset({0}))
-    Simulation(0, evolve(plan, kinds=(), turns=10)).run()
+    Simulation(0, evolve(plan, kinds=(), turns=20)).run()
     assert granted == {(name, kind) for name in NAMES for kind in ("Lock", "TaskLock")}

@@ -18,7 +18,7 @@ from sim.beliefs import Call
 from sim.draws import draw
 from sim.ends import RELEASED_SECONDS
 from sim.idle import HAND_OFF_SECONDS
-from sim.leftovers import LOCK_KEY
+from sim.leftovers import LOCK_KEY, LOCK_KEYS
 from sim.liveness import STUCK_PART, stuck
 from sim.plan import LOCK, LONG_HANDLER, LOOP_STUCK, STOP_PROCESS
 from sim.referee import OVERSHOOT_SECONDS, Referee
@@ -50,7 +50,7 @@ class Game:
         """Give the lock to the caller, which releases it at once."""
         held: Any = SimpleNamespace(
             token=int(1e6 * self.world.now) + 1, owner=b"client:1", deadline=self.world.now, ttl=1.0, renew=True,
-            granted_at=self.world.now, remaining=lambda _now: 0.0, keys=SimpleNamespace(lock=LOCK_KEY),
+            granted_at=self.world.now, remaining=lambda _now: 0.0, keys=LOCK_KEYS,
         )  # fmt: skip
         self.referee.over(call)
         self.referee.leaves(self.referee.granted(cast(Any, None), held, call))

@@ -100,7 +100,7 @@ def test_a_hold_that_is_not_sure_has_less_time_left(left: float, seconds: float,
     """A hold that is over has 0 s left."""
     world = World(0)
     referee = Referee(world, [], QUIET)
-    referee.not_sure(Belief(Process(world, "one"), cast(Any, None), hold(left)), seconds)
+    referee.lengths.not_sure(Belief(Process(world, "one"), cast(Any, None), hold(left)), seconds)
     assert bool(referee.violations) is is_wrong
 
 
@@ -109,7 +109,7 @@ def test_an_extension_must_last_unless_an_operator_was_there(*, is_forced: bool)
     world = World(0)
     referee = Referee(world, [], QUIET)
     referee.operators = int(is_forced)
-    referee.extended(Belief(Process(world, "one"), cast(Any, None), hold(1.0)), 0.0, TTL_SECONDS, 1.0)
+    referee.lengths.extended(Belief(Process(world, "one"), cast(Any, None), hold(1.0)), 0.0, TTL_SECONDS, 1.0)
     assert bool(referee.violations) is not is_forced
 
 
@@ -121,5 +121,5 @@ def test_an_extension_may_fail_when_all_is_well_only_after_the_wait_for_an_answe
     referee = Referee(world, [], evolve(QUIET, kinds=()))
     referee.calm_at = 0.0
     world.run(waited)
-    referee.not_extended(Belief(Process(world, "one"), cast(Any, None), hold(1.0)), 0.0)
+    referee.lengths.not_extended(Belief(Process(world, "one"), cast(Any, None), hold(1.0)), 0.0)
     assert bool(referee.violations) is is_wrong

@@ -16,6 +16,8 @@ from sim.actors import Actor, Interrupted, actor_of
 from sim.beliefs import Belief
 from sim.calls import Calls
 from sim.cast import Cast
+from sim.permit_turns import PermitTurns
+from sim.permits import PermitReferee
 from sim.plan import Wide
 from sim.referee import COUNT_SECONDS, Referee
 from sim.several import Progress
@@ -88,7 +90,12 @@ class Turns:
         self._referee = referee
         self._calls = calls
         self._gates: dict[Process, Any] = {}  # gates at which threads that name one ``owner=`` take turns
-        self._several = progress and SeveralTurns(cast, calls, progress, lambda: self._is_about_to_end, self._block)
+        around = cast, calls, lambda: self._is_about_to_end, self._block
+        self._take: Callable[[Process, Any, float, float], bool] = self._take_lock
+        if progress is not None:
+            self._take = SeveralTurns(progress, *around).take
+        elif isinstance(referee, PermitReferee):
+            self._take = PermitTurns(referee, *around).take
 
     def start(self, made: tuple[Process, VirtualClient]) -> None:
         """Start the threads of a client that was just made."""
@@ -192,17 +199,16 @@ class Turns:
             return False
 
     def _turn(self, process: Process, lock: Lock, timeout: float, stay: float) -> bool:
-        take = self._several.take if self._several else self._take
         if not self._plan.named:
-            return take(process, lock, timeout, stay)
+            return self._take(process, lock, timeout, stay)
         turns = self._gates[process]
         turns.acquire(timeout=STEADY_SECONDS)
         try:
-            return take(process, lock, timeout, stay)
+            return self._take(process, lock, timeout, stay)
         finally:
             turns.release()
 
-    def _take(self, process: Process, lock: Lock, timeout: float, stay: float) -> bool:
+    def _take_lock(self, process: Process, lock: Lock, timeout: float, stay: float) -> bool:
         referee = self._referee
         call = referee.called(process, timeout, fair=lock._spec.options.fair)
         self._cast.acquiring[process] += 1
@@ -211,7 +217,7 @@ class Turns:
                 limit = -1 if timeout == FOREVER else timeout
                 got = lock.acquire(timeout=limit) if timeout else lock.acquire(blocking=False)
         except Interrupted:
-            referee.interrupted(call, lock, self._cast.acquiring[process] - 1)
+            referee.interrupted(call, self._cast.acquiring[process] - 1, owns=lock.owned())
             return False
         except QuorumError as error:
             referee.failed(call, error)
@@ -255,7 +261,7 @@ class Turns:
         except Interrupted:
             return 0
         if lock._spec.ttl > before:
-            self._referee.lengthened(belief, begin, lock._spec.ttl)
+            self._referee.lengths.lengthened(belief, begin, lock._spec.ttl)
         return 1
 
     def _use(self, belief: Belief, wide: Wide) -> None:
@@ -272,11 +278,11 @@ class Turns:
             with self._calls.call(actor_of(belief.lock)):
                 said = belief.lock.extend(ttl)
         except QuorumError:
-            self._referee.not_extended(belief, begin)
+            self._referee.lengths.not_extended(belief, begin)
         except (LockLostError, Interrupted):
             pass
         else:
-            self._referee.extended(belief, begin, ttl, said)
+            self._referee.lengths.extended(belief, begin, ttl, said)
 
     def _ensure(self, belief: Belief, seconds: float) -> None:
         begin = belief.process.local()
@@ -284,11 +290,11 @@ class Turns:
             with self._calls.call(actor_of(belief.lock)):
                 belief.lock.ensure(seconds)
         except LockLostError:
-            self._referee.not_sure(belief, seconds)
+            self._referee.lengths.not_sure(belief, seconds)
         except Interrupted:
             pass
         else:
-            self._referee.ensured(belief, begin, seconds)
+            self._referee.lengths.ensured(belief, begin, seconds)
 
     def _stay(self, belief: Belief, stay: float, levels: int) -> None:
         """Stay, and check the hold. A stay without an end is over when the hold is lost, or was renewed for long.
