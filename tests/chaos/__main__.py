@@ -22,7 +22,8 @@ from chaos.results import Run, save, table
 from chaos.verdict import Finding, summary
 
 EPISODE_SECONDS = 40.0
-SHAPES_IN_TURN = ("moving", "busy", "several", "unguarded", "crowded", "busy")  # the busy ones have many more holds
+# The busy episodes have many more holds.
+SHAPES_IN_TURN = ("moving", "busy", "several", "unguarded", "permits", "crowded", "busy")
 
 
 def options() -> argparse.Namespace:

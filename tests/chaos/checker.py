@@ -1,5 +1,7 @@
 """Check whether a history is that of a reentrant fenced mutex. Pure functions over values.
 
+Each slot of a semaphore is judged as a mutex of its own. `chaos.permits` counts the permits.
+
 `check_intervals` sweeps over the beliefs of the holders: no two at a time, and tokens rise. `check_model` looks for an
 order of all calls, each at a moment between its call and its return, that a reentrant fenced mutex could have gone
 through: the search of Wing and Gong with the cache of Lowe, as in Knossos and Porcupine. `check_store`, `check_counter`
@@ -54,7 +56,7 @@ Holds = dict[int, Hold]  # by the number of their grants
 
 def check(history: History) -> list[Violation]:
     """Return every violation that the checks find; the search for an order names the first of each lock."""
-    by_lock = _by_lock(history.operations)
+    by_lock = by_place(history.operations)
     holds = {number: hold for operations in by_lock.values() for number, hold in holds_of(operations).items()}
     violations = []
     for operations in by_lock.values():
@@ -67,7 +69,15 @@ def check(history: History) -> list[Violation]:
     return violations + check_markers(history, holds)
 
 
-_Record = TypeVar("_Record", Operation, Write, Update)
+_Record = TypeVar("_Record", Write, Update)
+
+
+def by_place(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
+    """Return the calls on each lock, and on each slot of each semaphore."""
+    groups: dict[str, list[Operation]] = defaultdict(list)
+    for operation in operations:
+        groups[operation.place].append(operation)
+    return groups
 
 
 def _by_lock(records: Iterable[_Record]) -> dict[str, list[_Record]]:
@@ -181,7 +191,7 @@ def _overlaps(holds: Sequence[Hold]) -> Iterator[Violation]:
     latest: Hold | None = None
     for hold in holds:
         if latest is not None and hold.begin < latest.end:
-            sentence = f"two holders of {hold.grant.lock!r} at {hold.begin:.6f}: {latest} and {hold}"
+            sentence = f"two holders of {hold.grant.place!r} at {hold.begin:.6f}: {latest} and {hold}"
             yield Violation("intervals", hold.grant.lock, hold.begin, sentence)
         if latest is None or hold.end > latest.end:
             latest = hold
@@ -191,7 +201,7 @@ def _tokens(holds: Sequence[Hold]) -> Iterator[Violation]:
     for before, after in pairwise(holds):
         if after.grant.token <= before.grant.token:
             how = "the same token as" if after.grant.token == before.grant.token else "a smaller token than"
-            sentence = f"{after} got {how} the holder of {after.grant.lock!r} before it, {before}"
+            sentence = f"{after} got {how} the holder of {after.grant.place!r} before it, {before}"
             yield Violation("tokens", after.grant.lock, after.begin, sentence)
 
 

@@ -68,6 +68,11 @@ CONTROLS = {
         shows="deadlock",
         seconds=2.0,
     ),
+    "permits that a quorum counts": Control(
+        evolve(PLAN, masters=3, processes=4, threads=3, long=0.05, limit=2, weakened="permits that have slots"),
+        ("late requests", "masters stopped"),
+        shows="permits",
+    ),
     "log handlers on the spot": Control(
         evolve(PLAN, threads=3, locks=3, long=0.3, weakened="a thread for the log"),
         ("output that nobody reads",),

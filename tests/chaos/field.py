@@ -45,6 +45,7 @@ class FieldPlan:
         caches: the number of entries that each cache of a worker may have; None for relock's own bound.
         has_loops: whether the workers of every other process are tasks of an event loop.
         several: the part of the turns in which a worker takes two locks at once.
+        limit: the limit of the semaphores that all workers use instead of locks; 0 for locks.
     """
 
     masters: int
@@ -65,6 +66,7 @@ class FieldPlan:
     caches: int | None = None
     has_loops: bool = True
     several: float = 0.0
+    limit: int = 0
     weakened: str | None = None
 
 
@@ -206,6 +208,7 @@ class Field:
             long=self.plan.long,
             tries=self.plan.tries,
             several=self.plan.several,
+            limit=self.plan.limit,
             caches=self.plan.caches,
             has_loop=self.plan.has_loops and number % 2 == 0,
             weakened=self.plan.weakened,

@@ -135,6 +135,8 @@ class Reader:
         process = call.called["worker"].partition(".")[0]
         called = call.called["at"]
         fields = _fields(call.called)
+        if call.returned is not None and "slot" in call.returned:
+            fields["slot"] = call.returned["slot"]
         if call.returned is None:
             return Operation(**fields, called=called, outcome="unknown")
         is_open = process not in self.ended and not call.released

@@ -16,6 +16,7 @@ from chaos.faults import LEASES_AHEAD_MAX
 from chaos.field import Blow, Field, FieldPlan
 from chaos.history import Reader, clock
 from chaos.kinds import Kind
+from chaos.permits import left_over
 from chaos.verdict import Finding, judge
 from chaos.waiting import wait_until
 
@@ -51,6 +52,7 @@ class Episode:
 SHAPES: dict[str, dict[str, Any]] = {
     "crowded": {"locks": 3, "long": 0.01},  # all workers want the same locks, and every fault may strike
     "several": {"locks": 4, "long": 0.01, "several": 0.5},  # the same, and half of the turns take two locks at once
+    "permits": {"locks": 2, "long": 0.01, "limit": 2},  # as crowded, but of semaphores
     "busy": {"locks": 48, "crowd": 0.2, "think": 0.0005, "long": 0.001, "is_direct": True},  # many short holds
     "moving": {"locks": 3, "long": 0.02, "has_replicas": True, "caches": 8},  # masters change places with replicas
     "unguarded": {"locks": 3, "long": 0.02, "has_replicas": True, "guard": 0.0},  # moves that lose no grant
@@ -79,9 +81,11 @@ def run(episode: Episode, keep: Path | None = None) -> Finding:
         time.sleep(episode.calm)
         calm_end = clock()
         stuck = field_.finish(FINISH_SECONDS)
+        left = left_over(field_.servers) if episode.plan.limit and not stuck else []
         reader = Reader()
         history = reader.read(field_.folder)
         finding = judge(episode.plan, history, field_.blows, stalls.longest, calm_end)
+        finding.violations += left
         finding.expected = {*episode.first}
         finding.seconds = calm_end - begin
         finding.servers = {field_.server_name}

@@ -13,6 +13,11 @@ Kind = Literal["acquire", "release"]
 Outcome = Literal["ok", "refused", "failed", "unknown"]
 
 
+def place_of(name: str, slot: int | None) -> str:
+    """Return the name of a lock, or of a slot of a semaphore, which is to be used as a lock is."""
+    return name if slot is None else f"{name}.{slot}"
+
+
 @frozen
 class Operation:
     """One call of a worker.
@@ -31,6 +36,7 @@ class Operation:
         until: of an outermost acquire: until when its worker believed in the hold: the last deadline (D) that it saw.
         killed: of an outermost acquire: the time of the last event of a worker that was killed in its hold.
         others: of an outermost acquire: the other locks that the same call takes, by `lock_all`.
+        slot: the number of a permit, in the grant and in its release; `lock` then names the semaphore.
     """
 
     number: int
@@ -46,6 +52,12 @@ class Operation:
     until: float = FOREVER
     killed: float = FOREVER
     others: Sequence[str] = ()
+    slot: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Name what one worker at a time may have: the lock, or the slot of the semaphore."""
+        return place_of(self.lock, self.slot)
 
     @property
     def may_hold_unseen(self) -> bool:
@@ -61,7 +73,7 @@ class Operation:
         """Show the worker, the call, and the times."""
         what = self.kind if self.level == (self.kind == "release") else f"nested {self.kind}"
         end = "never returned" if self.returned == FOREVER else f"{self.returned:.6f}"
-        return f"{what} #{self.number} of {self.lock!r} by {self.worker} ({self.called:.6f} to {end})"
+        return f"{what} #{self.number} of {self.place!r} by {self.worker} ({self.called:.6f} to {end})"
 
 
 @frozen
@@ -69,6 +81,7 @@ class Write:
     """One write to the fenced store.
 
     Attributes:
+        lock: the place (see `Operation`) behind which the store is; of updates and collisions as well.
         grant: the number of the outermost acquire that the token comes from.
         order: the position of the write among all that the store judged.
     """

@@ -11,6 +11,7 @@ from support.until import until
 from chaos.checker import check, check_told
 from chaos.history import Reader, grants
 from chaos.loop_worker import LoopProcess, TaskTurns
+from chaos.permits import too_many
 from chaos.resource import Store
 from chaos.turns import is_about, run_here
 from chaos.worker import Job
@@ -26,7 +27,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
-@pytest.fixture(params=[0.0])
+@pytest.fixture(params=[{}])
 def process(server: Server, store: Store, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LoopProcess]:
     made = LoopProcess(
         Job(
@@ -44,8 +45,8 @@ def process(server: Server, store: Store, tmp_path: Path, request: pytest.Fixtur
             think=0.002,
             long=0.0,
             tries=0.15,
-            several=request.param,
             has_loop=True,
+            **request.param,
         )
     )
     yield made
@@ -56,7 +57,12 @@ def entered(store: Store) -> int:
     return sum(store.entries.values())
 
 
-@pytest.mark.parametrize("process", [0.0, 0.5], indirect=True, ids=["one lock", "some take two locks"])
+@pytest.mark.parametrize(
+    "process",
+    [{}, {"several": 0.5}, {"limit": 2}],
+    indirect=True,
+    ids=["one lock", "some take two locks", "permits"],
+)
 def test_tasks_go_on_after_their_loop_has_ended_and_all_they_did_is_in_order(
     process: LoopProcess, store: Store, tmp_path: Path
 ) -> None:
@@ -77,6 +83,8 @@ def test_tasks_go_on_after_their_loop_has_ended_and_all_they_did_is_in_order(
     history = reader.read(tmp_path)
     assert len(grants(history.operations)) > 20
     assert (check(history), check_told(history), reader.errors) == ([], [], [])
+    if process.job.limit:
+        assert too_many(history.operations, process.job.limit) == []
 
 
 def test_a_task_that_is_cancelled_takes_its_next_turn(process: LoopProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from support.servers import Server
 
 from chaos.field import Blow, FieldPlan
+from chaos.permits import left_over, too_many
 from chaos.records import FOREVER, History, Operation, Outcome
 from chaos.results import Run, added, commit, load, save
 from chaos.verdict import Finding, judge, summary
@@ -23,8 +25,8 @@ def turn(number: int, worker: str, called: float, begin: float, end: float, **ch
     return [evolve(grant, **changes), Operation(number + 1, worker, "a", "release", end, end + 0.01, level=1)]
 
 
-def verdict(operations: list[Operation], *blows: Blow) -> Finding:
-    return judge(PLAN, History(operations), blows, stall=0.0, end=END)
+def verdict(operations: list[Operation], *blows: Blow, limit: int = 0) -> Finding:
+    return judge(evolve(PLAN, limit=limit), History(operations), blows, stall=0.0, end=END)
 
 
 def blow(kind: str, begin: float, end: float, **changes: Any) -> Blow:
@@ -249,6 +251,53 @@ def test_a_lock_is_not_free_while_a_call_may_have_it_that_waits_for_another(lock
     ]
     finding = verdict([*operations, *of_two(1, 3.5, 23.9)], blow("masters stopped", 3.0, 3.5))
     assert bool([one for one in finding.late if f"grant of {lock} " in one]) == is_late
+
+
+@pytest.mark.parametrize(("second_until", "is_late"), [(12.0, False), (4.5, True)])
+def test_a_semaphore_is_free_once_it_has_fewer_holders_than_its_limit(second_until: float, *, is_late: bool) -> None:
+    """The waiter gets what the first holder released last, or waits beside two free permits."""
+    holders = [*turn(1, "p1.t0", 1.0, 2.0, 12.5), *turn(3, "p2.t0", 1.0, 2.1, second_until)]
+    operations = [evolve(one, slot=int(one.number > 2)) for one in holders]
+    operations += [evolve(one, slot=1) for one in turn(5, "p3.t0", 2.5, 12.6, 13.0)]
+    finding = verdict(operations, blow("masters stopped", 3.0, 3.5), limit=2)
+    assert bool(finding.late) == is_late
+    assert not finding.violations
+
+
+def permits(slots: list[int], limit: int = 2) -> list[str]:
+    """Return what is found if so many workers hold these slots at the same time."""
+    turns = [turn(2 * i, f"p{i}.t0", 1.0, 2.0 + i / 10, 4.0) for i in range(len(slots))]
+    operations = [evolve(one, slot=slot) for slot, calls in zip(slots, turns, strict=True) for one in calls]
+    return [one.check for one in verdict(operations, limit=limit).violations]
+
+
+def test_each_slot_has_one_owner_and_no_slot_is_beyond_the_limit() -> None:
+    assert permits([0, 1]) == []
+    assert {*permits([0, 0])} == {"intervals", "model"}
+    assert permits([0, 2]) == ["permits"], "a slot that is not there"
+    assert permits([0, 1, 2]) == ["permits", "permits"], "that slot, and one holder too many"
+
+
+def test_a_permit_that_was_released_leaves_room() -> None:
+    operations = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 1.0, 2.1, 9.0) + turn(5, "p3.t0", 1.0, 4.2, 8.0)
+    assert not too_many([evolve(one, slot=(one.number - 1) // 2 % 2) for one in operations], 2)
+
+
+def test_what_workers_leave_of_a_semaphore_on_a_master_is_found(server: Server) -> None:
+    """The last token stays, so that tokens rise."""
+    with server.client() as client:
+        client.set("relock:{a}:sem:token", 1)
+        assert left_over([server], within=0.0) == []
+        client.hset("relock:{a}:sem", "owner", 0)
+    assert [(one.check, one.lock) for one in left_over([server], within=0.0)] == [("left", "relock:{a}:sem")]
+
+
+def test_tokens_rise_in_each_slot() -> None:
+    """Tokens of different slots need not rise on several masters."""
+    operations = turn(1, "p1.t0", 1.0, 2.0, 4.0, token=9) + turn(3, "p2.t0", 5.0, 6.0, 7.0, token=5)
+    one_slot = [evolve(one, slot=0) for one in operations]
+    assert {one.check for one in verdict(one_slot, limit=2).violations} == {"tokens", "model"}
+    assert not verdict([evolve(one, slot=one.number // 3) for one in operations], limit=2).violations
 
 
 def test_a_call_for_several_locks_may_be_overtaken() -> None:

@@ -1,6 +1,7 @@
 """The turns that one worker takes, a thread or a task: each takes a lock, uses the protected resource, and releases it.
 
-Some turns take two locks at once, by `lock_all`. The history then has a call for each lock.
+Some turns take two locks at once, by `lock_all`. The history then has a call for each lock. Where the names are those
+of semaphores, a turn takes a permit, and each slot has a protected resource of its own.
 
 Every call that may wait is awaited. In a thread such a call blocks instead, and the coroutine of its turns never
 suspends. So threads and tasks do the same, and one checker judges both. A task may be cancelled anywhere: then it gives
@@ -15,9 +16,9 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chaos.history import clock
-from chaos.records import Outcome
+from chaos.records import Outcome, place_of
 from chaos.resource import StoreClient
-from relock import AsyncLock, AsyncMultiLock, Lock, LockLostError, MultiLock, RelockError
+from relock import AsyncLock, AsyncMultiLock, AsyncPermit, Lock, LockLostError, MultiLock, Permit, RelockError
 
 if TYPE_CHECKING:
     from chaos.worker import Process
@@ -30,12 +31,14 @@ LONG_WAIT_FOR_SEVERAL_SECONDS = 40.0  # longer than `chaos.deadlocks` lets a cal
 CROWDED_LOCKS = 4
 SEVERAL = 2
 
-AnyLock = Lock | AsyncLock
+AnyLock = Lock | AsyncLock | Permit | AsyncPermit
 AnyLocks = AnyLock | MultiLock | AsyncMultiLock
 
 
 class Turns:
     """One worker. `ThreadTurns` and `chaos.loop_worker.TaskTurns` define how it waits."""
+
+    _slot: int | None = None  # of the permit that the worker has
 
     def __init__(self, process: "Process[Any]", number: int) -> None:
         self._process = process
@@ -70,17 +73,20 @@ class Turns:
             self._store.close()
 
     async def turn(self) -> None:
-        """Take a lock, or several at once, use and release it, or give up."""
-        client, names = self._process.client, self._choose()
-        locks = [client.lock(name) for name in names]
-        together: AnyLocks = locks[0] if len(locks) == 1 else client.lock_all(names)
+        """Take a lock, or several at once, or a permit, use and release it, or give up."""
+        client, names, limit = self._process.client, self._choose(), self._process.job.limit
+        locks = [] if limit else [client.lock(name) for name in names]
+        together = client.semaphore(names[0], limit) if limit else client.lock_all(names) if names[1:] else locks[0]
         called = clock()
         grants = [self._note_acquire(name, names) for name in names]
         granted = await self._acquire(together, grants)
         if granted is None:
             await self._sleep(BACK_OFF_SECONDS)
             return
-        at, tokens = clock(), [lock.token for lock in locks]
+        at = clock()
+        if limit and granted:
+            together, locks, self._slot = granted, [granted], granted.slot  # the slot comes before a look at the token
+        tokens = [lock.token for lock in locks]
         if not granted:
             self._note_return(grants, at, "refused")
             await self._sleep(self._dice.uniform(0.0, BACK_OFF_SECONDS))
@@ -109,13 +115,22 @@ class Turns:
         if token is None:
             self._recorder.returned(number, at, "failed", why="lost")
             return False
-        self._recorder.returned(number, at, "ok", token=token, count=levels(lock), until=believed(lock))
+        what = self._slot_of_call()
+        self._recorder.returned(number, at, "ok", token=token, count=levels(lock), until=believed(lock), **what)
         return True
 
-    async def _acquire(self, together: AnyLocks, numbers: Sequence[int]) -> bool | None:
-        """Return whether all was granted; None if the call failed."""
+    def _slot_of_call(self) -> dict[str, int]:
+        """Return what the record of a call says of the worker's slot: nothing of a lock, which has none."""
+        return {} if self._slot is None else {"slot": self._slot}
+
+    def _place(self, lock: AnyLock) -> str:
+        """Return the name of what the lock, or the permit, protects."""
+        return place_of(lock.name, self._slot)
+
+    async def _acquire(self, door: Any, numbers: Sequence[int]) -> Any:
+        """Return the permit, or whether all locks were granted; None if the call failed."""
         try:
-            return bool(await self._result(together.acquire(**self._patience(len(numbers)))))
+            return await self._result(door.acquire(**self._patience(len(numbers)))) or False
         except RelockError as error:
             self._note_return(numbers, clock(), "failed", why=type(error).__name__)
             return None
@@ -144,7 +159,8 @@ class Turns:
         self, together: AnyLocks, locks: Sequence[AnyLock], tokens: Sequence[int], level: int = 1
     ) -> None:
         """Leave a level of each lock; `together` is the only one, or takes all of them."""
-        numbers = [self._recorder.call(self._number, lock.name, "release", level) for lock in locks]
+        what = self._slot_of_call()
+        numbers = [self._recorder.call(self._number, lock.name, "release", level, **what) for lock in locks]
         lost: Sequence[str] = ()
         try:
             await self._result(together.release())
@@ -172,11 +188,11 @@ class Turns:
         finally:
             for one in held:
                 self._write(*one, "leave")
-                self._process.markers[one[0].name].remove(one[1])
+                self._process.markers[self._place(one[0])].remove(one[1])
 
     async def _use(self, lock: AnyLock, grant: int, token: int) -> None:
         await self._update(lock, grant)
-        if self._dice.random() < self._process.job.nested:
+        if self._slot is None and self._dice.random() < self._process.job.nested:
             await self._nest(lock, grant, token)
         if self._dice.random() < self._process.job.long:
             await self._stay(lock, grant, self._dice.uniform(0.3, 2.5) * self._process.job.ttl)
@@ -193,31 +209,32 @@ class Turns:
         return until is not None
 
     def _write(self, lock: AnyLock, grant: int, token: int, phase: str) -> None:
-        called = clock()
-        accepted, order = self._store.write(lock.name, token, self._worker, phase)
-        self._recorder.write("wrote", worker=self._worker, lock=lock.name, grant=grant, token=token, called=called,
+        called, place = clock(), self._place(lock)
+        accepted, order = self._store.write(place, token, self._worker, phase)
+        self._recorder.write("wrote", worker=self._worker, lock=place, grant=grant, token=token, called=called,
                              at=clock(), accepted=accepted, order=order)  # fmt: skip
 
     def _mark(self, lock: AnyLock, grant: int) -> None:
-        called = clock()
-        other = self._process.markers[lock.name].put(grant)
+        called, place = clock(), self._place(lock)
+        other = self._process.markers[place].put(grant)
         if other is not None:
-            self._recorder.write("collided", worker=self._worker, lock=lock.name, grant=grant, other=other,
+            self._recorder.write("collided", worker=self._worker, lock=place, grant=grant, other=other,
                                  called=called, at=clock())  # fmt: skip
 
     async def _update(self, lock: AnyLock, grant: int) -> None:
         """Read, think and write, unless the worker knows by then that its hold is lost."""
-        counter = self._process.counters[lock.name]
+        place = self._place(lock)
+        counter = self._process.counters[place]
         read, read_at = counter.read(), clock()
         await self._sleep(self._dice.uniform(0.0, self._process.job.think))
         if not self._see(lock, grant):
             return
-        self._recorder.write("updating", worker=self._worker, lock=lock.name, grant=grant, read=read, read_at=read_at,
+        self._recorder.write("updating", worker=self._worker, lock=place, grant=grant, read=read, read_at=read_at,
                              written=read + 1, at=clock())  # fmt: skip
         counter.write(read + 1)
         self._recorder.write("updated", grant=grant, at=clock())
 
-    async def _nest(self, lock: AnyLock, grant: int, grant_token: int) -> None:
+    async def _nest(self, lock: Any, grant: int, grant_token: int) -> None:
         number = self._recorder.call(self._number, lock.name, "acquire", 1)
         try:
             granted = await self._result(lock.acquire(timeout=LONG_WAIT_SECONDS))

@@ -9,11 +9,12 @@ from typing import NamedTuple
 from attrs import define, evolve, field
 
 from chaos.catalogue import KINDS
-from chaos.checker import Hold, Holds, check, check_kept, check_told, holds_of, is_late, without_promise
+from chaos.checker import Hold, Holds, by_place, check, check_kept, check_told, holds_of, is_late, without_promise
 from chaos.deadlocks import deadlocks
 from chaos.field import Blow, FieldPlan
 from chaos.history import grants
 from chaos.kinds import POLL_SECONDS
+from chaos.permits import free_moments, too_many
 from chaos.records import FOREVER, History, Operation, Violation
 from chaos.starved import starved
 
@@ -125,11 +126,12 @@ def judge(plan: FieldPlan, history: History, blows: Sequence[Blow], stall: float
     finding = Finding(1, len(grants(operations)), operations=len(operations), stall=stall, violations=check(history))
     finding.violations += signals
     finding.violations += deadlocks(operations, blows, stall)
+    finding.violations += too_many(operations, plan.limit) if plan.limit else []
     finding.late += starved(operations, blows, stall, end)
     finding.contended = _count_contended(operations)
     finding.losses = Counter(loss.reason for loss in history.losses)
     _count_late_writes(history, finding)
-    _count_faults(plan, Timeline(operations, plan.ttl, end), blows, finding)
+    _count_faults(plan, Timeline(operations, plan.ttl, end, plan.limit or 1), blows, finding)
     return finding
 
 
@@ -143,10 +145,12 @@ def _kept(plan: FieldPlan, operations: Sequence[Operation], blows: Sequence[Blow
 
 
 def _count_contended(operations: Sequence[Operation]) -> int:
-    by_lock: dict[str, list[Hold]] = defaultdict(list)
+    holds_by_place: dict[str, list[Hold]] = defaultdict(list)
     for hold in sorted(holds_of_all(operations).values(), key=lambda one: one.begin):
-        by_lock[hold.grant.lock].append(hold)
-    return sum(after.grant.called < before.end for holds in by_lock.values() for before, after in pairwise(holds))
+        holds_by_place[hold.grant.place].append(hold)
+    return sum(
+        after.grant.called < before.end for holds in holds_by_place.values() for before, after in pairwise(holds)
+    )
 
 
 def _count_late_writes(history: History, finding: Finding) -> None:
@@ -158,10 +162,7 @@ def _count_late_writes(history: History, finding: Finding) -> None:
 
 def holds_of_all(operations: Sequence[Operation]) -> Holds:
     """Return the holds of all locks, by the number of their grants."""
-    by_lock: dict[str, list[Operation]] = defaultdict(list)
-    for operation in operations:
-        by_lock[operation.lock].append(operation)
-    return {number: hold for group in by_lock.values() for number, hold in holds_of(group).items()}
+    return {number: hold for group in by_place(operations).values() for number, hold in holds_of(group).items()}
 
 
 # Faults -------------------------------------------------------------------------------------------------------------
@@ -190,9 +191,12 @@ class Wait(NamedTuple):
 
 
 class Timeline:
-    """Timeline of an episode whose faults were over by `end`: it tells which calls were under way at a moment."""
+    """Timeline of an episode whose faults were over by `end`: it tells which calls were under way at a moment.
 
-    def __init__(self, operations: Sequence[Operation], ttl: float, end: float) -> None:
+    Each lock, or semaphore, has up to `limit` holders at a time.
+    """
+
+    def __init__(self, operations: Sequence[Operation], ttl: float, end: float, limit: int) -> None:
         self._ttl, self._end = ttl, end
         self._by_number = holds_of_all(operations)
         self._holds = list(self._by_number.values())
@@ -203,6 +207,8 @@ class Timeline:
         self._grants = {lock: grants(self._asked[lock].all) for lock in self.locks}
         self._unseen = {lock: [one for one in self._asked[lock].all if one.may_hold_unseen] for lock in self.locks}
         self._times = {lock: [one.returned for one in self._grants[lock]] for lock in self.locks}
+        ends = {lock: [self._by_number[one.number].end for one in self._grants[lock]] for lock in self.locks}
+        self._free = {lock: free_moments(ends[lock], limit) for lock in self.locks}
 
     def struck(self, blow: Blow) -> Tally:
         """Count what a fault struck: holds and waits at its beginning, and renewals that were due while it lasted."""
@@ -244,8 +250,9 @@ class Timeline:
         """Return the waits for free locks, from `since` to the first grant of each after `until`.
 
         A lock counts as free from the moment when its holder began to release it, or when its lease was over, or when
-        the holder was last seen alive. It is not free while a call for several locks may have it already. Requests of
-        the `mute` processes do not count, because they can take no lock.
+        the holder was last seen alive; a semaphore, once that left fewer holders than its limit. It is not free while a
+        call for several locks may have it already. Requests of the `mute` processes do not count, because they can take
+        no lock.
         """
         return [self._wait(lock, i, since, mute) for lock in locks for i in self._within(lock, since, until)]
 
@@ -261,8 +268,8 @@ class Timeline:
         asked = [one.called for one in asking if one.worker.partition(".")[0] not in mute]
         if not asked:
             return Wait(0.0, lock, granted)
-        free = self._by_number[grants_[place - 1].number].end if place else since
-        free = max([free, *(min(one.returned, granted) for one in self._unseen[lock] if one.called < granted)])
+        unseen = (min(one.returned, granted) for one in self._unseen[lock] if one.called < granted)
+        free = max([self._free[lock][place], *unseen])
         return Wait(max(0.0, granted - max(since, min(asked), free)), lock, granted)
 
 

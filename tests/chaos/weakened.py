@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 GUARDS: dict[str, Callable[[], None]] = {}
 RECONNECT_SECONDS = 0.02
 RECONNECTS_MAX = 250
@@ -190,6 +192,19 @@ def leave_names_as_they_are() -> None:
     from relock import client
 
     _replace(client, "check_names", list)
+
+
+@guard("permits that have slots")
+def count_permits() -> None:
+    """Let each master give any slot that it has free, as a counter does, and take any quorum of grants for a permit."""
+    from relock._core import lock_spec
+
+    made = lock_spec.LockSpec.of
+
+    def without_slots(*arguments: Any) -> lock_spec.LockSpec:
+        return evolve(made(*arguments), slots=None)
+
+    _replace(lock_spec.LockSpec, "of", without_slots)
 
 
 @guard("threads that renew for tasks")

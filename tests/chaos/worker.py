@@ -23,6 +23,7 @@ from attrs import frozen
 
 from chaos import weakened
 from chaos.history import Recorder, clock
+from chaos.records import place_of
 from chaos.resource import Counter, Marker
 from chaos.turns import SAMPLE_SECONDS, ThreadTurns, run_here
 from relock import AsyncClient, Client, Loss, RelockError, RelockWarning, _caches
@@ -41,6 +42,7 @@ class Job:
         nested: how often a hold has a nested one.
         tries: how often an acquire waits for a moment only, or not at all.
         several: the part of the turns in which a worker takes two locks at once, by `lock_all`.
+        limit: the limit of the semaphores that `locks` name; 0 if they name locks.
         caches: the number of entries that each cache of relock may have, or None for relock's own bound.
         has_loop: its workers are tasks of an event loop, instead of threads.
         weakened: the guard that is taken out (see `chaos.weakened`), or None.
@@ -62,6 +64,7 @@ class Job:
     tries: float
     nested: float = 0.2
     several: float = 0.0
+    limit: int = 0
     caches: int | None = None
     has_loop: bool = False
     weakened: str | None = None
@@ -85,9 +88,11 @@ class Process(ABC, Generic[ClientT]):
             client_name=f"p{job.process}",
             on_lost=self._lost,
         )
-        self.counters = {name: Counter(folder / f"{name}.counter") for name in job.locks}
+        slots: Sequence[int | None] = range(job.limit) if job.limit else [None]
+        places = [place_of(name, slot) for name in job.locks for slot in slots]
+        self.counters = {place: Counter(folder / f"{place}.counter") for place in places}
         self._names = itertools.count()
-        self.markers = {name: Marker(folder / f"{name}.marker") for name in job.locks}
+        self.markers = {place: Marker(folder / f"{place}.marker") for place in places}
         self.stopping = threading.Event()
         self.output = Output()
         self.told: set[tuple[str, int | None]] = set()
