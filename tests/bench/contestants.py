@@ -23,6 +23,8 @@ from bench.names import (
     LOOP_FLOOR,
     LOOP_HOP,
     OWN_SCRIPTS,
+    PERMITS,
+    PERMITS_HOP,
     PROCESSES,
     REDIS_PY_TASKS,
     RELOCK_TASKS,
@@ -35,7 +37,7 @@ from bench.names import (
 )
 from bench.peers import ForeignPairs, Peer, Toolchain, built
 from bench.tasks import LoopPairs, RedisPySite, RelockSite, new_uvloop, on_loop
-from relock import Client
+from relock import Client, Permit, Semaphore
 from relock.cli._bench.floor import hops
 from relock.cli._bench.floor.pairs import Pair
 from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK, RELOCKS_HOP
@@ -143,6 +145,44 @@ def _reentry(ports: Sequence[int]) -> Pair:
 def _at_once(number: int, ports: Sequence[int]) -> Pair:
     """Return a pair of so many locks that are taken as one."""
     return _pair(_client(ports).lock_all(f"bench-{number}-{i}" for i in range(number)))
+
+
+def _permit(limit: int, ports: Sequence[int]) -> Pair:
+    """Return a pair of one permit."""
+    return _pair(_OnePermit(_client(ports).semaphore(f"bench-{limit}", limit)))
+
+
+class _OnePermit:
+    """Semaphore as one worker's lock: the worker has one permit of it at a time."""
+
+    def __init__(self, semaphore: Semaphore) -> None:
+        self._semaphore = semaphore
+        self._permit: Permit | None = None
+
+    @property
+    def token(self) -> int | None:
+        """Return the permit's fencing token, by which the order of hand-offs is judged."""
+        return None if self._permit is None else self._permit.token
+
+    def acquire(self) -> None:
+        self._permit = self._semaphore.acquire()
+
+    def release(self) -> None:
+        assert self._permit is not None
+        self._permit.release()
+
+
+@contextmanager
+def _permit_site(job: Job) -> Iterator[Callable[[], Locker]]:
+    """Open the client of the workers of one process, which hand over the only permit of a semaphore."""
+    with Client(list(job.urls), prefix=job.prefix, ttl=job.ttl) as client:
+
+        def locker() -> Locker:
+            semaphore = client.semaphore(job.name, 1)
+            with semaphore:  # the first acquire connects
+                return _OnePermit(semaphore)
+
+        yield locker
 
 
 def _afresh(ports: Sequence[int]) -> Pair:
@@ -278,8 +318,10 @@ CONTESTANTS: dict[str, Contestant] = {
     REENTRY: Contestant(_pairs(_reentry), masters=(1,)),
     AFRESH: Contestant(_pairs(_afresh), masters=(1,)),
     **{name: Contestant(_pairs(partial(_at_once, number)), masters=(1, 5)) for number, name in AT_ONCE.items()},
+    **{name: Contestant(_pairs(partial(_permit, limit)), masters=(1, 5)) for limit, name in PERMITS.items()},
     RELOCKS_HOP: Contestant(None, lambda job: site(job, handoff="grant"), OF_RELOCK),
     "relock, two hops": Contestant(None, lambda job: site(job, handoff="wake"), OF_RELOCK),
+    PERMITS_HOP: Contestant(None, _permit_site, OF_RELOCK),
     "python-redis-lock": _peer(_python_redis_lock, sends=SETS | {"blpop"}, masters=(1,), polls=False),
     "redis-py Lock": _peer(_redis_py, masters=(1,)),
     "redlock-py": _peer(_RedlockPy, masters=(3, 5)),

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import redis
 
-from relock._keys import LockKeys, lock_keys
+from relock._keys import LockKeys, lock_keys, permit_keys
 from relock._scripts import TOKEN_MAX, Call, Script, load, pack_argument
 from relock.cli._bench.floor import sockets
 from relock.cli._bench.floor.hops import OneHop
@@ -105,26 +105,37 @@ class TwoHops(OneHop):
 # relock's own scripts -------------------------------------------------------------------------------------------------
 
 
+def keys_of(prefix: str, limit: int = 0) -> LockKeys:
+    """Return the keys of a lock, or of a semaphore if there is a limit."""
+    return (permit_keys if limit else lock_keys)(prefix, "bench")
+
+
+def wish(limit: int) -> bytes:
+    """Return what an owner's name says of one permit of a semaphore; nothing for a lock, which has no limit."""
+    return b"#1/%d" % limit if limit else b""
+
+
 def call_of(script: Script, keys: LockKeys, **other: bytes | int) -> Call:
     """Return a call of a script with usual arguments, except for `other`."""
-    given: dict[str, bytes | int] = {"owner": OWNER, "count": 1, "fair": 1, "fence": 0, "hand": 1}
+    given: dict[str, bytes | int] = {"owner": OWNER, "count": 1, "slot": -1, "fair": 1, "fence": 0, "hand": 1}
     given |= {"lease_ms": LEASE_MS, "token_ms": LEASE_MS + 1000}
     given |= {"proposal": 0, "ticket": 0, "alive_ms": 7_000, "queue_ms": 30_000, **other}
     return script.call(keys, **{name: given[name] for name in script.own_arguments})
 
 
 def own_pair(
-    bare: BareSocket, name: str, folder: Path | None = None, *, guarded: bool = False
+    bare: BareSocket, name: str, folder: Path | None = None, *, guarded: bool = False, limit: int = 0
 ) -> Callable[[int], tuple[bytes, bytes]]:
     """Return a function that gives the commands of an acquire and a release, by the time (µs) of the last vote.
 
-    With a guard, the guard is over. After a vote of long ago, the server looks up its incarnation.
+    With a guard, the guard is over. After a vote of long ago, the server looks up its incarnation. With a limit, the
+    pair is of a permit.
     """
-    acquire, release = load("acquire", folder), load("release", folder)
-    keys = lock_keys(name, "bench")
+    keys, owner = keys_of(name, limit), OWNER + wish(limit)
+    acquire, release = (load(keys.family + operation, folder) for operation in ("acquire", "release"))
     for script in (acquire, release):
         bare.load(script.source)
-    take, give = call_of(acquire, keys), call_of(release, keys)
+    take, give = (call_of(script, keys, owner=owner) for script in (acquire, release))
     info = dict(line.split(":", 1) for line in bare.call(packed("INFO")).decode().splitlines() if ":" in line)
     incarnation = f"{info['run_id']}:{info['master_replid']}"
     if guarded:

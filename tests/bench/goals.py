@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from bench.names import AFRESH, FLOOR, FLOORS, KINDS, LOOP_FLOOR, OF_LOCKS, RELOCK_TASKS, is_peer
+from bench.names import AFRESH, FLOOR, FLOORS, KINDS, LOOP_FLOOR, OF_LOCKS, PERMITS, RELOCK_TASKS, is_peer
 from bench.rows import Row, cells, middle, of, our_way, where
 from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK, micros, rate
 
@@ -82,6 +82,7 @@ def _on_one(same: dict[str, float]) -> Iterator[Goal]:
     yield _ratio(f"re-entry / {BARE}, one CPU", 1.25, same[REENTRY], same[BARE])
     yield _ratio(f"acquire + release / {FLOOR}, one CPU", 1.25, ours, same[FLOOR])
     yield _ratio("a new lock each time / one lock, one CPU", 1.25, same[AFRESH], ours)
+    yield from _of_permits("", "one CPU", same)
     for peer, bound in PEERS_BOUNDS.items():
         if peer in same:
             yield _ratio(f"acquire + release / {peer}, one CPU", bound, ours, same[peer])
@@ -91,9 +92,17 @@ def _on_several(placement: str, times: dict[str, float]) -> Iterator[Goal]:
     bound, aim = FIVE_MASTERS[placement]
     what = f"five masters: acquire + release / {{}}, {PLACES[placement]}"
     yield _ratio(what.format(BARE), bound, times[RELOCK], times[BARE], aim=aim)
+    yield from _of_permits("five masters: ", PLACES[placement], times)
     for peer in BEHIND_ON_SEVERAL:
         if peer in times:
             yield _ratio(what.format(peer), 1.0, times[RELOCK], times[peer])
+
+
+def _of_permits(masters: str, place: str, times: dict[str, float]) -> Iterator[Goal]:
+    """Yield the goals of a permit's pair beside a lock's, for each limit that was measured."""
+    for name in PERMITS.values():
+        if name in times:
+            yield _ratio(f"{masters}{name}: acquire + release / a lock's, {place}", 1.15, times[name], times[RELOCK])
 
 
 def _of_imports(one: dict[str, Any]) -> Goal:

@@ -5,6 +5,9 @@ from relock.cli._bench.words import ONE_HOP
 FLOOR, AFRESH = "redis-py connections", "relock, a new lock each time"
 #: Locks that `lock_all` takes as one, by their number.
 AT_ONCE = {number: f"relock, {number} at once" for number in (1, 2, 8)}
+#: Semaphores of which one permit is taken, by their limit.
+PERMITS = {limit: f"relock, a permit of {limit}" for limit in (1, 10)}
+PERMITS_HOP = "relock, one hop of a permit"
 OWN_SCRIPTS = "relock's scripts, bare"
 TWO_HOPS = "two hops, bare"
 LOOP_FLOOR, LOOP_HOP = "relock's scripts, bare on a loop", "one hop, bare on a loop"

@@ -1,7 +1,7 @@
 """Measure for how long scripts keep a server busy: ``python -m bench.scripts [--rounds N]`` in ``tests``.
 
 A pair is an acquire and a release, or two calls of another script. A *hand-over* is a pair as well: one waiter queues
-behind the holder, whose release gives it the lock.
+behind the holder, whose release gives it the lock. A *permit* is the one of a semaphore with a limit of 1.
 
 The figures are the server's own: the sum of ``INFO commandstats`` for ``EVALSHA``. So the network, the reading of a
 request and the sending of its reply are no part of them. All contestants take turns, round after round, and the median
@@ -19,7 +19,7 @@ from typing import Any
 
 from support.servers import Server, find_servers
 
-from bench.floors import CLIENT, LEASE_MS, UNGUARDED, VOID, BareSocket, call_of, own_pair
+from bench.floors import CLIENT, LEASE_MS, UNGUARDED, VOID, BareSocket, call_of, keys_of, own_pair, wish
 from bench.machine import SERVERS, version_of
 from relock._keys import LockKeys, client_channel, lock_keys
 from relock._scripts import Script, load
@@ -28,6 +28,7 @@ from relock.cli._bench.floor.sockets import FOLDER, packed
 
 HAND_OVER, HAND_OVER_FLOOR = "hand-over", "hand-over: floor"
 FLOOR, SHIPPED, GUARDED, QUIET = "floor", "shipped", "guarded", "guarded, quiet"
+PERMIT = ", permit"
 ROUNDS, PAIRS = 21, 250
 HOUR_MS = 3_600_000
 HANDED_MS = 3_000
@@ -47,9 +48,9 @@ def pairs(bare: BareSocket, *commands: bytes) -> Turn:
     return turn
 
 
-def guarded(bare: BareSocket, name: str, folder: Path | None) -> Turn:
+def guarded(bare: BareSocket, name: str, folder: Path | None, limit: int = 0) -> Turn:
     """Return a turn of pairs with a guard that is over, on a socket whose last vote was just now."""
-    commands_at = own_pair(bare, name, folder, guarded=True)
+    commands_at = own_pair(bare, name, folder, guarded=True, limit=limit)
 
     def turn() -> None:
         for _ in range(PAIRS):
@@ -91,12 +92,13 @@ def _held(bare: BareSocket, folder: Path | None, keys: LockKeys, name: str) -> S
 
 
 class HandOvers:
-    """Hand-overs of a turn: one hold after another, under new names as real holds have."""
+    """Hand-overs of a turn: one hold, or one permit, after another, under new names as real ones have."""
 
-    def __init__(self, bare: BareSocket, listener: BareSocket, folder: Path | None) -> None:
+    def __init__(self, bare: BareSocket, listener: BareSocket, folder: Path | None, limit: int = 0) -> None:
         self._bare, self._listener = bare, listener
-        self._keys = lock_keys(f"bench-handed-{hash(folder):x}", "bench")
-        self._scripts = {name: load(name, folder) for name in ("acquire", "enqueue", "release")}
+        self._keys, self._wish = keys_of(f"bench-handed-{hash(folder):x}", limit), wish(limit).decode()
+        operations = ("acquire", "enqueue", "release")
+        self._scripts = {name: load(self._keys.family + name, folder) for name in operations}
         for script in self._scripts.values():
             bare.load(script.source)
         self._bare.call(packed("DEL", *self._keys[:3]))
@@ -107,7 +109,7 @@ class HandOvers:
 
     def _new_name(self) -> bytes:
         self._number += 1
-        return f"{CLIENT}:0123abcd{self._number:08x}@{HANDED_MS}".encode()
+        return f"{CLIENT}:0123abcd{self._number:08x}{self._wish}@{HANDED_MS}".encode()
 
     def _call(self, name: str, owner: bytes) -> Any:
         call = call_of(self._scripts[name], self._keys, owner=owner)
@@ -145,14 +147,18 @@ def contestants(bare: BareSocket, listener: BareSocket, folders: Sequence[Path |
     """Return all contestants by name."""
     turns: dict[str, Turn] = {FLOOR: floor(bare), HAND_OVER_FLOOR: hand_over_floor(bare, listener)}
     for number, folder in enumerate(folders):
+        for limit, kind in ((0, ""), (1, PERMIT)):
+            if limit and folder and not (folder / "permit_acquire.lua").exists():
+                continue  # another commit's, which has no semaphores
+            there, name = kind + (f" ({folder})" if folder else ""), f"bench-{number}-{limit}"
+            turns[SHIPPED + there] = pairs(bare, *own_pair(bare, name, folder, limit=limit)(0))
+            turns[GUARDED + there] = guarded(bare, f"{name}-guarded", folder, limit)
+            quiet = own_pair(bare, f"{name}-quiet", folder, guarded=True, limit=limit)
+            turns[QUIET + there] = pairs(bare, *quiet(0))
+            turns[HAND_OVER + there] = HandOvers(bare, listener, folder, limit)
         there = f" ({folder})" if folder else ""
-        turns[SHIPPED + there] = pairs(bare, *own_pair(bare, f"bench-{number}", folder)(0))
-        turns[GUARDED + there] = guarded(bare, f"bench-{number}-guarded", folder)
-        quiet = own_pair(bare, f"bench-{number}-quiet", folder, guarded=True)
-        turns[QUIET + there] = pairs(bare, *quiet(0))
         turns["two nested levels" + there] = nested(bare, folder)
         turns["two renewals" + there] = renewal(bare, folder)
-        turns[HAND_OVER + there] = HandOvers(bare, listener, folder)
     return turns
 
 

@@ -1,9 +1,10 @@
-"""A process of threads or tasks that wait: ``python -m bench.sleepers threads|burst|tasks COUNT LOCKS URL``.
+"""A process of threads or tasks that wait: ``python -m bench.sleepers threads|burst|permits|tasks COUNT LOCKS URL``.
 
 They wait for `LOCKS` locks, as many for each, or for an `Event` if there are none. Threads come one after the other, or
-in a burst; tasks begin in one turn of the loop. The process has a client that has acquired and released once, tells
-when the waiting began, and ends with its stdin. In a process of tasks, ``cancel`` cancels every second task of each
-lock, and tells when; ``serve`` tells when the others have had their turn, and how many had one.
+in a burst; tasks begin in one turn of the loop. With ``permits``, threads come one after the other, and wait for the
+only permits of semaphores. The process has a client that has acquired and released once, tells when the waiting began,
+and ends with its stdin. In a process of tasks, ``cancel`` cancels every second task of each lock, and tells when;
+``serve`` tells when the others have had their turn, and how many had one.
 """
 
 import asyncio
@@ -14,9 +15,10 @@ import threading
 import time
 from typing import Any
 
-from relock import AsyncClient, Client
+from relock import AsyncClient, Client, Lock, Semaphore
 
 PAUSE_SECONDS = 0.005  # from one thread to the next
+PERMITS = "permits"  # the threads wait for semaphores
 
 
 def names_of(locks: int) -> list[str]:
@@ -24,11 +26,16 @@ def names_of(locks: int) -> list[str]:
     return [f"sleepers-{number}" for number in range(locks)]
 
 
+def wanted(client: Client, how: str, name: str) -> Lock | Semaphore:
+    """Return the lock or the semaphore of this name, of which one may have what the threads wait for."""
+    return client.semaphore(name, 1) if how == PERMITS else client.lock(name)
+
+
 def _tell(what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
-def threads(count: int, locks: int, url: str, pause_seconds: float) -> None:
+def threads(how: str, count: int, locks: int, url: str) -> None:
     """Start the threads, and wait for the end."""
     client, event, names = Client(url), threading.Event(), names_of(locks)
     with client.lock("awake"):
@@ -36,14 +43,14 @@ def threads(count: int, locks: int, url: str, pause_seconds: float) -> None:
 
     def wait(number: int) -> None:
         if names:
-            client.lock(names[number % locks]).acquire()
+            wanted(client, how, names[number % locks]).acquire()
         else:
             event.wait()
 
     began = time.monotonic()
     for number in range(count):
         threading.Thread(target=wait, args=(number,), daemon=True).start()
-        time.sleep(pause_seconds)
+        time.sleep(0.0 if how == "burst" else PAUSE_SECONDS)
     _tell(began)
     sys.stdin.read()
 
@@ -96,7 +103,7 @@ def main() -> None:
     if how == "tasks":
         asyncio.run(tasks(count, locks, url))
     else:
-        threads(count, locks, url, PAUSE_SECONDS if how == "threads" else 0.0)
+        threads(how, count, locks, url)
 
 
 if __name__ == "__main__":

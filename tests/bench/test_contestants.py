@@ -3,20 +3,38 @@
 The peers are not here: their packages come with the extra ``bench`` alone.
 """
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.servers import Server
 
+from bench import scripts
 from bench.contestants import CONTESTANTS
+from bench.floors import BareSocket
+from bench.goals import _of_permits
 from bench.handoffs import Bench, Cell, HandoffPlan
 from bench.machine import servers_started
-from bench.names import AFRESH, FLOOR, LONE, LOOP_FLOOR, OWN_SCRIPTS, RELOCK_TASKS, RELOCK_THREADS, TASKS
+from bench.names import (
+    AFRESH,
+    FLOOR,
+    LONE,
+    LOOP_FLOOR,
+    OWN_SCRIPTS,
+    PERMITS,
+    PERMITS_HOP,
+    RELOCK_TASKS,
+    RELOCK_THREADS,
+    TASKS,
+    THREADS,
+)
 from relock.cli._bench.words import BARE, REENTRY, RELOCK
 
 PAIRS = 3
+LUA = Path(__file__).resolve().parents[2] / "lua"
 SECONDS, SECONDS_MAX = 0.2, 30.0
 TASK_COUNT = 4
 SECTION_MS = 1.0  # in which other tasks may run: tasks that never wait exclude each other without a lock
@@ -31,13 +49,13 @@ def make_pairs(name: str, ports: list[int]) -> None:
 
 # Pairs of threads end with the process that measures them, and nothing closes their sockets.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", [BARE, FLOOR, RELOCK, REENTRY, AFRESH, "redis-py Lock"])
+@pytest.mark.parametrize("name", [BARE, FLOOR, RELOCK, REENTRY, AFRESH, *PERMITS.values(), "redis-py Lock"])
 def test_a_contestant_on_one_master_makes_its_pairs(name: str, start_server: Callable[[], Server]) -> None:
     make_pairs(name, [start_server().port])
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", [BARE, FLOOR, OWN_SCRIPTS, LOOP_FLOOR])
+@pytest.mark.parametrize("name", [BARE, FLOOR, OWN_SCRIPTS, *PERMITS.values(), LOOP_FLOOR])
 def test_a_contestant_on_several_masters_makes_its_pairs(name: str, start_server: Callable[[], Server]) -> None:
     make_pairs(name, [start_server().port for _ in range(3)])
 
@@ -58,7 +76,16 @@ def test_a_contestant_on_a_loop_makes_its_pairs(name: str, server: Server) -> No
 
 @pytest.mark.parametrize("name", [name for name, one in CONTESTANTS.items() if one.hands_over(1, TASKS, TASK_COUNT)])
 def test_tasks_hand_over_and_exclude_each_other(name: str, server: Server) -> None:
-    cell, seconds, found = Cell(1, "unpinned", TASKS, TASK_COUNT, SECTION_MS), SECONDS, dict[str, Any]()
+    assert_they_hand_over(name, TASKS, server)
+
+
+def test_threads_hand_a_permit_over_and_exclude_each_other(server: Server) -> None:
+    assert_they_hand_over(PERMITS_HOP, THREADS, server)
+
+
+def assert_they_hand_over(name: str, kind: str, server: Server) -> None:
+    """Let workers of this kind hand over, for longer until they have done so; judge the order of their turns."""
+    cell, seconds, found = Cell(1, "unpinned", kind, TASK_COUNT, SECTION_MS), SECONDS, dict[str, Any]()
     with closing(Bench([server])) as bench:
         while not found.get("handoffs"):
             (row,) = bench.measure(cell, HandoffPlan((cell,), (name,), 1, seconds))
@@ -93,3 +120,29 @@ def test_the_floor_sends_the_same_scripts_with_words_of_the_same_kinds(noting: S
     assert [len(one) for one in floor] == [len(one) for one in ours]
     assert [one[:3] for one in floor] == [one[:3] for one in ours]
     assert [one[8:] for one in floor] == [one[8:] for one in ours]
+
+
+def test_a_permit_may_take_little_more_than_a_lock() -> None:
+    """A permit without a figure, as in reports from before there were semaphores, is no goal."""
+    one, ten = PERMITS.values()
+    times = {RELOCK: 100.0, one: 110.0, ten: 120.0}
+    found = list(_of_permits("", "one CPU", times))
+    assert [(goal.measured, goal.is_met) for goal in found] == [(1.1, True), (1.2, False)]
+    assert list(_of_permits("", "one CPU", {RELOCK: 100.0})) == []
+
+
+def test_scripts_are_measured_with_permits_beside_locks(server: Server) -> None:
+    found = scripts.measure(server.port, (None,), 1)
+    for name in (scripts.SHIPPED, scripts.GUARDED, scripts.QUIET, scripts.HAND_OVER):
+        assert found[name] > 0
+        assert found[name + scripts.PERMIT] > 0
+
+
+def test_scripts_of_a_commit_without_semaphores_can_be_beside(server: Server, tmp_path: Path) -> None:
+    """Such a folder has no scripts of permits, and the others are measured."""
+    there = tmp_path / "lua"
+    shutil.copytree(LUA, there, ignore=shutil.ignore_patterns("permit_*"))
+    with closing(BareSocket(server.port)) as bare, closing(BareSocket(server.port)) as listener:
+        found = scripts.contestants(bare, listener, (there,))
+    assert f"{scripts.SHIPPED} ({there})" in found
+    assert not any(scripts.PERMIT in name for name in found)

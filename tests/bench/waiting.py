@@ -22,9 +22,10 @@ from support.servers import Server
 from bench.machine import cpu_seconds, memory_bytes, placed, placements, servers_started, thread_count
 from bench.names import KINDS
 from bench.quiet import undisturbed
-from bench.sleepers import names_of
+from bench.sleepers import PERMITS, names_of, wanted
 from bench.tables import table
 from relock import Client
+from relock._keys import lock_keys, permit_keys
 from relock._scripts import load, script_names
 
 SETTLING_SECONDS = 5.0  # until the work of the beginning is over
@@ -64,14 +65,16 @@ class Waited:
 class Sleepers:
     """A process whose threads or tasks wait for locks, or for an `Event`, at a server of its own."""
 
-    def __init__(self, server: Server, worker: Worker, names: list[str]) -> None:
+    def __init__(self, server: Server, worker: Worker, names: list[str], how: str) -> None:
         self.server, self.worker, self.names = server, worker, names
+        keys_of = permit_keys if how == PERMITS else lock_keys
+        self._queues = [keys_of("lock", name).queue for name in names]
 
     def waiting(self, client: Any) -> int:
         """Return how many stand in the queues."""
         pipeline = client.pipeline(transaction=False)
-        for name in self.names:
-            pipeline.zcard(f"lock:{{{name}}}:queue")
+        for queue in self._queues:
+            pipeline.zcard(queue)
         return sum(pipeline.execute())
 
     def until_waiting(self, count: int) -> float:
@@ -134,9 +137,9 @@ def sleepers(how: str, count: int, locks: int) -> Iterator[tuple[Sleepers, float
     """Start a process, and wait until all are queued; give it, and how long (s) that took."""
     with servers_started(1) as (server,), ExitStack() as stack:
         names = names_of(locks)
-        with closing(Client(server.url)) as holder:
+        with closing(Client(server.url, ttl=PATIENCE_SECONDS, renew=False)) as holder:
             for name in names:
-                assert holder.lock(name, ttl=PATIENCE_SECONDS, renew=False).acquire()
+                assert wanted(holder, how, name).acquire()
         server.cli("CONFIG", "SET", "slowlog-max-len", NOTES_MAX)
         server.cli("CONFIG", "SET", "slowlog-log-slower-than", NOTED_US)
         server.cli("SLOWLOG", "RESET")
@@ -144,7 +147,7 @@ def sleepers(how: str, count: int, locks: int) -> Iterator[tuple[Sleepers, float
         worker = Worker("bench.sleepers", how, str(count), str(locks), server.url)
         stack.callback(worker.close)
         began = worker.receive(within=PATIENCE_SECONDS)
-        found = Sleepers(server, worker, names)
+        found = Sleepers(server, worker, names, how)
         yield found, found.until_waiting(count if locks else 0) - began
 
 
@@ -155,6 +158,7 @@ THREADS_KINDS = {
     "one lock": ("threads", 1),
     "one lock, begun at once": ("burst", 1),
     "a lock each": ("threads", THREADS_COUNT),
+    "one permit": (PERMITS, 1),
 }
 
 
