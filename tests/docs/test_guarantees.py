@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -348,3 +349,38 @@ def test_20_a_release_frees_all_whatever_one_of_them_says(client: Client) -> Non
     assert not lock.locked()
     with lock:
         assert not lock.lost
+
+
+def test_21_never_more_than_the_limit(server: Server) -> None:
+    """Three clients with three threads each, of which two have a limit of 2 and one of 3: each slot has one owner."""
+    inside: set[int | None] = set()
+    seen = []
+
+    def work(client: Client, limit: int) -> None:
+        for _ in range(10):
+            with client.semaphore("a", limit, ttl=5) as permit:
+                slot = permit.slot
+                assert slot not in inside
+                inside.add(slot)
+                seen.append((limit, slot, len(inside)))
+                time.sleep(0.001)
+                inside.remove(slot)
+
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(9) as threads:
+        clients = [(stack.enter_context(Client(server.url)), limit) for limit in (2, 2, 3)]
+        calls = [threads.submit(work, client, limit) for client, limit in clients for _ in range(3)]
+        for call in calls:
+            call.result(60)
+    assert len(seen) == 90
+    assert all(slot in range(limit) and at_once <= 3 for limit, slot, at_once in seen)
+
+
+def test_21_a_lower_limit_ends_no_permit(client: Client) -> None:
+    semaphore = client.semaphore("a", 3)
+    with semaphore as first, semaphore as second:
+        semaphore.override(1, seconds=60)
+        assert semaphore.acquire(timeout=0.2) is None
+        assert first.ensure() < second.ensure()
+    assert (first.lost, second.lost) == (False, False)
+    with semaphore:
+        assert semaphore.acquire(timeout=0.2) is None
