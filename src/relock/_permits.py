@@ -28,6 +28,8 @@ class PermitView(Holding):
 
     __slots__ = ("permits",)
 
+    permits: int
+
     def __init__(self, client: Any, spec: LockSpec, who: Owner, permits: int) -> None:
         super().__init__(client, spec, spec.keys.name)
         self._named_owner = who
@@ -77,6 +79,7 @@ class SemaphoreHandle(Handle):
     __slots__ = ("_entered", "_options", "limit")
 
     _spec: LockSpec
+    limit: int
 
     def __init__(self, client: HasSession, spec: LockSpec, limit: int, options: ClientOptions) -> None:
         super().__init__(client, spec, spec.keys.name)
