@@ -93,7 +93,7 @@ async def test_each_door_names_the_other_one(client: AsyncClient, name: str) -> 
         relock.synchronized(lambda: client._client, name)(work)
 
 
-@pytest.mark.filterwarnings("ignore:coroutine 'AsyncDoor._release' was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:coroutine 'AsyncReleaseDoor._release' was never awaited:RuntimeWarning")
 async def test_a_condition_of_asyncio_does_not_release(client: AsyncClient, name: str) -> None:
     """Conditions of asyncio await no release, so the page warns of them."""
     lock: Any = client.lock(name)
