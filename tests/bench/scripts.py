@@ -101,11 +101,8 @@ class HandOvers:
         self._scripts = {name: load(self._keys.family + name, folder) for name in operations}
         for script in self._scripts.values():
             bare.load(script.source)
-        self._bare.call(packed("DEL", *self._keys[:3]))
         self._listener.call(packed("SUBSCRIBE", client_channel(self._keys.prefix, CLIENT)))
         self._number = 0
-        self._holder = self._new_name()
-        self._call("acquire", self._holder)
 
     def _new_name(self) -> bytes:
         self._number += 1
@@ -116,12 +113,16 @@ class HandOvers:
         return self._bare.call(call.pack(UNGUARDED, guarded=False))
 
     def __call__(self) -> None:
+        # A hold that a release gave ends after three seconds, and the other contestants' turns may take longer.
+        self._bare.call(packed("DEL", self._keys.lock, self._keys.queue))
+        holder = self._new_name()
+        self._call("acquire", holder)
         for _ in range(PAIRS):
             self._call("enqueue", self._new_name())
-            self._call("release", self._holder)
+            self._call("release", holder)
             _, _, message = self._listener.receive()
             _, uuid, hold, *_ = message.split(b" ")
-            self._holder = b"%b:%b~%b" % (CLIENT.encode(), uuid, hold)
+            holder = b"%b:%b~%b" % (CLIENT.encode(), uuid, hold)
 
 
 def hand_over_floor(bare: BareSocket, listener: BareSocket) -> Turn:
