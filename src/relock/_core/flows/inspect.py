@@ -60,7 +60,7 @@ class LockInfo:
 
     @property
     def holders(self) -> tuple[Holder, ...]:
-        """Holders: one at most, and none if the lock is free, or another library's."""
+        """Holder, as a tuple of one; empty if the lock is free, or another library's."""
         return () if self.owner is None else (Holder(self.owner, self.hold_count, self.ttl),)
 
     @property
