@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from relock._core.effects import Failure
+from relock._core.flows.inspect import MasterReplies
 from relock._core.hold import FOREVER, Hold
 from relock._core.lock_spec import LockSpec, MultiSpec
 from relock._core.quorum import Grant, NoQuorum, Outcome, Refused
@@ -226,6 +227,18 @@ def timeout_error(name: str, timeout: float, outcome: Outcome) -> AcquireTimeout
 def too_few(name: str, spec: LockSpec, failures: list[Failure]) -> QuorumError:
     """Return the error for a renewal that no quorum has confirmed."""
     return quorum_error(name, failures, spec.quorum, len(spec.masters) - len(failures))
+
+
+def too_few_answered(name: str | None, answers: MasterReplies, needed: int) -> QuorumError:
+    """Return the error for `answers` to a look, or to an operator's request, that are fewer than `needed`."""
+    failures = [answer for answer in answers if isinstance(answer, Failure)]
+    return quorum_error(name, failures, needed, len(answers) - len(failures))
+
+
+def check_answered(name: str, answers: MasterReplies, needed: int) -> None:
+    """Raise `QuorumError` if fewer than `needed` masters answered."""
+    if sum(isinstance(answer, list) for answer in answers) < needed:
+        raise too_few_answered(name, answers, needed)
 
 
 def too_little(hold: Hold, left: float, seconds: float) -> LockLostError:

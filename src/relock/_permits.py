@@ -1,6 +1,6 @@
 """Common part of the semaphores for threads and for tasks: what is decided without I/O."""
 
-from typing import Any, Protocol
+from typing import Any
 
 from relock._core.flows import permits as permit_flows
 from relock._core.flows.inspect import MasterReplies
@@ -8,7 +8,7 @@ from relock._core.flows.permits import SemaphoreInfo
 from relock._core.lock_spec import LockSpec, Wish
 from relock._core.quorum import Outcome
 from relock._errors import AcquireTimeoutError, ConfigurationError, NotOwnedError
-from relock._holding import Handle, HasSession, Holding, quorum_error, refusal, refused_by
+from relock._holding import Handle, HasSession, Holding, check_answered, refusal, refused_by, too_few_answered
 from relock._options import (
     TTL_SECONDS_MAX,
     ClientOptions,
@@ -60,15 +60,6 @@ class PermitView(Holding):
         return f"<{state} {kind} object name={self.name!r} permits={self.permits} slot={self.slot} at {id(self):#x}>"
 
 
-class EnteredPermit(Protocol):
-    """Permit, as its semaphore needs it."""
-
-    _spec: LockSpec
-
-    def _who(self) -> Owner:
-        """Return the owner of the permit."""
-
-
 class SemaphoreHandle(Handle):
     """Semaphore, as its callers see it: options and errors; no I/O.
 
@@ -97,7 +88,7 @@ class SemaphoreHandle(Handle):
 
     # Blocks -----------------------------------------------------------------------------------------------------------
 
-    def _enter(self, caller: Owner, permit: EnteredPermit) -> None:
+    def _enter(self, caller: Owner, permit: PermitView) -> None:
         """Note that `caller` has entered a block with `permit`."""
         self._entered.setdefault(caller.key, []).append((caller, permit))
 
@@ -121,7 +112,7 @@ class SemaphoreHandle(Handle):
                 return entered[-1]
         return None
 
-    def _leave(self, caller: Owner, permit: EnteredPermit | None) -> None:
+    def _leave(self, caller: Owner, permit: PermitView | None) -> None:
         """Note that `caller` is no longer in a block with `permit`; do nothing if it never entered."""
         left = [one for one in self._entered.get(caller.key, ()) if one[1] is not permit]
         if left:
@@ -152,17 +143,13 @@ class SemaphoreHandle(Handle):
 
     def _check_answers(self, answers: MasterReplies) -> None:
         """Raise `QuorumError` if `answers` are too few."""
-        answered = sum(isinstance(answer, list) for answer in answers)
-        if answered < self._spec.quorum:
-            failures = [answer for answer in answers if not isinstance(answer, list)]
-            raise quorum_error(self.name, failures, self._spec.quorum, answered)
+        check_answered(self.name, answers, self._spec.quorum)
 
     def _state(self, answers: MasterReplies) -> SemaphoreInfo:
         """Return the state of the semaphore by the `answers` to a look; raise `QuorumError` if they are too few."""
-        self._check_answers(answers)
         info = permit_flows.agree(self.name, self.limit, answers)
         if info is None:
-            raise AssertionError("a quorum has answered")
+            raise too_few_answered(self.name, answers, self._spec.quorum)
         return info
 
     def _check_override(self, limit: int, seconds: float) -> int:

@@ -15,7 +15,7 @@ from relock._core.flows.inspect import LockInfo
 from relock._core.info import one_server, shared_servers
 from relock._core.lock_spec import LockSpec, MultiSpec, Wish
 from relock._errors import ConfigurationError, RelockWarning
-from relock._holding import quorum_error
+from relock._holding import check_answered, quorum_error, too_few_answered
 from relock._keys import KINDS, glob_filter, lock_keys, name_and_kind_of, permit_keys, scan_pattern
 from relock._options import (
     ClientArguments,
@@ -243,12 +243,8 @@ class Client:
         self._session.raise_pending_warnings(stacklevel=4)
         info = inspect_flows.agree(name, answers)
         if info is None:
-            raise self._no_quorum(name, answers)
+            raise too_few_answered(name, answers, self._session.quorum)
         return info
-
-    def _no_quorum(self, name: str | None, answers: inspect_flows.MasterReplies) -> Exception:
-        failures = [answer for answer in answers if not isinstance(answer, list)]
-        return quorum_error(name, failures, self._session.quorum, len(answers) - len(failures))
 
     def force_release(self, name: str) -> bool:
         """End any hold of `name`, as `Lock.force_release` does.
@@ -264,8 +260,7 @@ class Client:
     def _agree_on_end(self, name: str, answers: inspect_flows.MasterReplies) -> None:
         """Raise `QuorumError` if `answers` to a forced release are too few."""
         self._session.raise_pending_warnings(stacklevel=4)
-        if sum(isinstance(answer, list) for answer in answers) < self._session.quorum:
-            raise self._no_quorum(name, answers)
+        check_answered(name, answers, self._session.quorum)
 
     def names(self, pattern: str = "*", kind: str | None = None) -> Iterator[str]:
         """Iterate over the names that are held or waited for on any master, in no order, each once.

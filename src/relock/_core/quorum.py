@@ -12,6 +12,7 @@ from relock._core.effects import Answer, Failure, Handed, Reply
 
 DRIFT_SECONDS_MIN = 0.002  # Redis ends a lease up to a millisecond early or late
 NEVER = float("-inf")
+REFUSALS = (b"refused", b"queued", b"proposed")  # the statuses of a request that found the lock held, or another's turn
 TOO_LATE = "granted too late: its lease was over"
 
 
@@ -209,7 +210,7 @@ def _judge_failure(answers: Sequence[Answer], masters: Sequence[str]) -> Refused
             failures.append(reply)
         elif reply[0] == b"granted":
             granted += 1
-        elif reply[0] in (b"refused", b"queued", b"proposed"):
+        elif reply[0] in REFUSALS:
             refusals.append(reply)
     quorum = quorum_of(len(answers))
     if len(refusals) + granted >= quorum and refusals:

@@ -13,16 +13,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from relock._core.effects import Answer
-from relock._core.quorum import is_status
+from relock._core.quorum import REFUSALS, is_status
 from relock._owner import handed_slot
-
-_REFUSALS = frozenset((b"refused", b"queued", b"proposed"))
 
 
 def free_slots(answers: Sequence[Answer], quorum: int) -> list[int]:
     """Return the slots that a quorum has free, by its refusals."""
     replies: list[Any] = [answer[0] for answer in answers]
-    refusals = [reply for reply in replies if reply.__class__ is list and reply[0] in _REFUSALS]
+    refusals = [reply for reply in replies if reply.__class__ is list and reply[0] in REFUSALS]
     free = Counter(slot for reply in refusals for slot in reply[-1].split())
     return [int(slot) for slot, masters in free.items() if masters >= quorum]
 
