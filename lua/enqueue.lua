@@ -105,24 +105,16 @@ end
 --#include waiter
 --#include grant
 --#include take
+--#include place
 
 local waiter = waiter_of(owner)
-
--- The place is written last: if another program has written to the key of the deadlines, this fails before the queue
--- has an entry without a deadline.
-local function place(agreed)
-  redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
-  redis.call('PEXPIRE', waiters, queue_ms)
-  redis.call('ZADD', queue, digits(agreed), waiter) -- replaces a ticket from before the agreement
-  redis.call('PEXPIRE', queue, queue_ms)
-end
 
 local agreed = tonumber(ticket)
 if agreed > 0 and holder_of(lock) ~= owner then
   -- Write the ticket before deciding whose turn it is, which goes by tickets: else a second arrival of this request
   -- would find the ticket, and might get a grant that the first did not. A place needs no vote: the waiters must be in
   -- order when this master votes again.
-  place(agreed)
+  place(queue, waiters, waiter, agreed, alive_ms, queue_ms, now_us)
 end
 local until_us, take_guard = no_vote_until(master, incarnation, guard_ms, owner, now_us)
 if until_us then
@@ -142,13 +134,7 @@ agreed = tonumber(redis.call('ZSCORE', queue, waiter) or ticket)
 if tonumber(ticket) <= 0 then
   local end_of_tickets = 2 ^ 53 -- from here on, Lua can't tell each number from the next
   if agreed <= 0 or agreed >= end_of_tickets then
-    local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
-    if tonumber(last[2] or 0) >= end_of_tickets then
-      -- Another program wrote such a ticket: no waiter could queue behind it.
-      local wrong = redis.call('ZRANGEBYSCORE', queue, digits(end_of_tickets), '+inf', 'LIMIT', 0, 1000)
-      redis.call('ZREM', queue, unpack(wrong))
-      last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
-    end
+    --#include last_ticket
     -- The holder may give the lock back and return to its place: its name ends with its ticket. See hand_over.
     local grantee = string.match(holder, '~%x+%.(%d+)$')
     local proposal = math.max(tonumber(last[2] or 0) + 1, tonumber(grantee or 0) + 1, now_us, -tonumber(ticket))
@@ -161,7 +147,7 @@ if tonumber(ticket) <= 0 then
     end
     agreed = proposal
   end
-  place(agreed)
+  place(queue, waiters, waiter, agreed, alive_ms, queue_ms, now_us)
 end
 if take_guard then
   take_guard() -- needed for a place, too: a releaser may give this waiter the lock

@@ -56,6 +56,7 @@
 --#include refusal
 --#include pass_on
 --#include take_permit
+--#include place
 
 local permits = KEYS[1]
 local queue = KEYS[2]
@@ -84,19 +85,11 @@ local n, cap = wanted_of(owner)
 cap = cap_of(limit, cap or 0)
 n = n or 1
 
--- The place is written last: if another program has written to the key of the deadlines, this fails before the queue
--- has an entry without a deadline.
-local function place(agreed)
-  redis.call('ZADD', waiters, digits(now_us / 1000 + alive_ms), waiter)
-  redis.call('PEXPIRE', waiters, queue_ms)
-  redis.call('ZADD', queue, digits(agreed), waiter) -- replaces a ticket from before the agreement
-  redis.call('PEXPIRE', queue, queue_ms)
-end
-
 reap(permits, leases, now_us)
 local agreed = tonumber(ticket)
 if agreed > 0 and on_own('HEXISTS', permits, owner) ~= 1 then
-  place(agreed) -- before it is decided whose turn it is, and without a vote. See enqueue.
+  -- Before it is decided whose turn it is, and without a vote. See enqueue.
+  place(queue, waiters, waiter, agreed, alive_ms, queue_ms, now_us)
 end
 local until_us, take_guard = no_vote_until(master, incarnation, guard_ms, owner, now_us)
 if until_us then
@@ -121,13 +114,7 @@ agreed = tonumber(redis.call('ZSCORE', queue, waiter) or ticket)
 if tonumber(ticket) <= 0 then
   local end_of_tickets = 2 ^ 53 -- from here on, Lua can't tell each number from the next
   if agreed <= 0 or agreed >= end_of_tickets then
-    local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
-    if tonumber(last[2] or 0) >= end_of_tickets then
-      -- Another program wrote such a ticket: no waiter could queue behind it.
-      local wrong = redis.call('ZRANGEBYSCORE', queue, digits(end_of_tickets), '+inf', 'LIMIT', 0, 1000)
-      redis.call('ZREM', queue, unpack(wrong))
-      last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')
-    end
+    --#include last_ticket
     local proposal = math.max(tonumber(last[2] or 0) + 1, now_us, -tonumber(ticket))
     for _, name in ipairs(view and view.names or {}) do
       -- An owner may give its permit back and return to its place: its name has its ticket. See hand_over.
@@ -144,7 +131,7 @@ if tonumber(ticket) <= 0 then
     end
     agreed = proposal
   end
-  place(agreed)
+  place(queue, waiters, waiter, agreed, alive_ms, queue_ms, now_us)
 end
 if take_guard then
   take_guard() -- needed for a place, too: a releaser may give this waiter a permit
