@@ -8,11 +8,11 @@ from contextlib import closing
 from random import Random
 from typing import Any
 
-import fakeredis
 import pytest
 import redis
 from attrs import Factory, define, evolve
 from support.replies import as_list
+from support.script_master import FAR, ScriptMaster, fake_master, real_master
 from support.servers import Server
 
 from relock._keys import permit_keys
@@ -20,7 +20,6 @@ from relock._scripts import load, script_names
 from relock.testing._master import VirtualMaster
 
 KEYS = permit_keys("lock", "a")
-FAR = 2**52
 LEASE_MS, TOKEN_MS, QUEUE_MS, SHORT_MS = 30_000, 31_000, 20_000, 5_000
 NAMES = [name for name in script_names() if name.startswith("permit_")]
 
@@ -38,17 +37,10 @@ HANDED = TAKES + b"~456789abcdef0123.1.0"
 
 
 @define
-class Master:
-    """One server, and a subscriber for each client that must listen."""
+class Master(ScriptMaster):
+    KEYS = KEYS
 
-    redis: Any
-    subscribers: list[Any] = Factory(list)
-    incarnation: bytes = b"this"
     is_uncounted: bool = False
-
-    def now_us(self) -> int:
-        seconds, micros = self.redis.time()
-        return int(seconds) * 1_000_000 + int(micros)
 
     def put(self, **holders: tuple[bytes, int, int]) -> None:
         """Put permits there: owner, value, and how long (ms) the lease runs from now on."""
@@ -73,47 +65,15 @@ class Master:
     def call(self, name: str, *rest: Any, guarded: bool = False, **arguments: Any) -> list[Any]:
         script = load(f"permit_{name}")
         script = script.uncounted if self.is_uncounted else script
-        given = {**DEFAULTS, "incarnation": self.incarnation, **arguments}
-        given["not_after_us"] = b"%016d" % given["not_after_us"]
-        if guarded:
-            given["incarnation"] += b"?%016d" % 0  # the last vote on this socket was long ago
-        ordered = [given[p.name] for p in script.arguments if p.name != "..."]
-        keys = [getattr(KEYS, p.name) for p in script.keys if guarded or not p.optional]
-        reply = self.redis.eval(script.source, len(keys), *keys, *ordered, *rest)
-        found: list[Any] = as_list(reply)
-        if isinstance(reply, bytes):
-            parsed = script.parse_words(reply)
-            assert parsed is not None
-            found = parsed
-        assert isinstance(reply, bytes) is (found[0] in script.in_words), "the reply has the form that the header names"
+        found = self.run(script, {**DEFAULTS, **arguments}, rest, guarded=guarded)
         assert script.shapes[found[0]] == [*map(type, found)]
         return found
-
-    def listen(self, *clients: str) -> None:
-        for client in clients:
-            subscriber = self.redis.pubsub()
-            subscriber.subscribe(f"lock:client:{client}")
-            assert subscriber.get_message(timeout=5)["type"] == "subscribe"
-            self.subscribers.append(subscriber)
-
-    def told(self) -> list[bytes]:
-        """Return all that was published to the listeners."""
-        messages = []
-        for subscriber in self.subscribers:
-            while (message := subscriber.get_message(timeout=0.05)) is not None:
-                messages.append(message["data"])
-        return messages
 
     def permits(self) -> dict[bytes, int]:
         """Return the value of each owner. Each has a lease."""
         found = {owner: int(value) for owner, value in self.redis.hgetall(KEYS.permits).items()}
         assert set(found) == set(self.redis.zrange(KEYS.leases, 0, -1)), "permits and leases have the same names"
         return found
-
-    def queue(self) -> list[bytes]:
-        waiting: list[bytes] = self.redis.zrange(KEYS.queue, 0, -1)
-        assert set(waiting) == set(self.redis.zrange(KEYS.waiters, 0, -1)), "queue and waiters have the same names"
-        return waiting
 
 
 DEFAULTS: dict[str, Any] = {"owner": ME, "slot": -1, "lease_ms": LEASE_MS, "token_ms": TOKEN_MS, "fair": 1, "hand": 1}
@@ -124,27 +84,15 @@ DEFAULTS |= {"not_after_us": FAR, "guard_ms": 0, "client": "me", "cap": 1, "ttl_
 @pytest.fixture(params=["fakeredis", "server"])
 def master(request: pytest.FixtureRequest) -> Iterator[Master]:
     if request.param == "fakeredis":
-        client: Any = fakeredis.FakeRedis()  # a server for each test, so that no script poisons another test's
+        yield from fake_master(Master)
     else:
-        client = redis.Redis.from_url(request.getfixturevalue("server").url)
-        client.flushall()
-    made = Master(client)
-    yield made
-    for subscriber in made.subscribers:
-        subscriber.close()
-    client.close()
+        yield from real_master(Master, request.getfixturevalue("server"))
 
 
 @pytest.fixture
 def real(server: Server) -> Iterator[Master]:
     """A real server, for scripts that ask for its incarnation."""
-    with closing(redis.Redis.from_url(server.url)) as client:
-        client.flushall()
-        info = client.info()
-        made = Master(client, incarnation=f"{info['run_id']}:{info['master_replid']}".encode())
-        yield made
-        for subscriber in made.subscribers:
-            subscriber.close()
+    yield from real_master(Master, server, knows_incarnation=True)
 
 
 # slots and limits -----------------------------------------------------------------------------------------------------

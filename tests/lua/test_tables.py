@@ -8,20 +8,18 @@ from contextlib import closing
 from random import random
 from typing import Any
 
-import fakeredis
 import pytest
 import redis
 from attrs import Factory, define, evolve
-from support.replies import as_list
+from support.script_master import FAR, ScriptMaster, fake_master, real_master
 from support.servers import Server
 
 from relock._keys import lock_keys
-from relock._scripts import TOKEN_MAX, Script, _fragment, find_folder, load, script_names
+from relock._scripts import TOKEN_MAX, _fragment, find_folder, load, script_names
 
 KEYS = lock_keys("lock", "a")
 NAMES = [name for name in script_names() if not name.startswith("permit_")]  # see `test_permit_tables` for the others
 ME, YOU, THEY = b"me:1", b"you:1", b"they:1"
-FAR = 2**52
 LEASE_MS, TOKEN_MS = 30_000, 31_000
 
 
@@ -38,16 +36,8 @@ class State:
 
 
 @define
-class Master:
-    """One server, and a subscriber for each client that must listen."""
-
-    redis: Any
-    subscribers: list[Any] = Factory(list)
-    incarnation: bytes = b"this"  # the incarnation that it tells; fakeredis tells none
-
-    def now_us(self) -> int:
-        seconds, micros = self.redis.time()
-        return int(seconds) * 1_000_000 + int(micros)
+class Master(ScriptMaster):
+    KEYS = KEYS
 
     def put(self, state: State) -> None:
         if state.foreign is not None:
@@ -64,67 +54,25 @@ class Master:
             self.redis.set(KEYS.token, state.token)
 
     def call(self, name: str, *rest: Any, guarded: Any = False, **arguments: Any) -> list[Any]:
-        script: Script = load(name)
-        connection = {"not_after_us": FAR, "incarnation": self.incarnation, "guard_ms": 0}
-        given = {**connection, **arguments}
-        given["not_after_us"] = b"%016d" % given["not_after_us"]
-        if guarded:
-            given["incarnation"] += b"?%016d" % 0  # the last vote on this socket was long ago
-        ordered = [given[p.name] for p in script.arguments if p.name != "..."]
-        keys = [getattr(KEYS, p.name) for p in script.keys if guarded or not p.optional]
-        reply = self.redis.eval(script.source, len(keys), *keys, *ordered, *rest)
-        found: list[Any] = as_list(reply)
-        assert isinstance(reply, bytes) is (found[0] in script.in_words), "the reply has the form that the header names"
-        return found
-
-    def listen(self, client: str) -> None:
-        subscriber = self.redis.pubsub()
-        subscriber.subscribe(f"lock:client:{client}")
-        assert subscriber.get_message(timeout=5)["type"] == "subscribe"
-        self.subscribers.append(subscriber)
-
-    def woken(self) -> list[bytes]:
-        """Return all that was published to the listeners."""
-        messages = []
-        for subscriber in self.subscribers:
-            while (message := subscriber.get_message(timeout=0.05)) is not None:
-                messages.append(message["data"])
-        return messages
+        return self.run(load(name), arguments, rest, guarded=guarded)
 
     def holder(self) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = self.redis.hgetall(KEYS.lock)
         return found
 
-    def queue(self) -> list[bytes]:
-        waiting: list[bytes] = self.redis.zrange(KEYS.queue, 0, -1)
-        assert set(waiting) == set(self.redis.zrange(KEYS.waiters, 0, -1)), "queue and waiters have the same names"
-        return waiting
-
 
 @pytest.fixture(params=["fakeredis", "server"])
 def master(request: pytest.FixtureRequest) -> Iterator[Master]:
     if request.param == "fakeredis":
-        client: Any = fakeredis.FakeRedis()  # a server for each test, so that no script poisons another test's
+        yield from fake_master(Master)
     else:
-        client = redis.Redis.from_url(request.getfixturevalue("server").url)
-        client.flushall()
-    made = Master(client)
-    yield made
-    for subscriber in made.subscribers:
-        subscriber.close()
-    client.close()
+        yield from real_master(Master, request.getfixturevalue("server"))
 
 
 @pytest.fixture
 def real(server: Server) -> Iterator[Master]:
     """A real server, for scripts that ask for its incarnation."""
-    with closing(redis.Redis.from_url(server.url)) as client:
-        client.flushall()
-        info = client.info()
-        made = Master(client, incarnation=f"{info['run_id']}:{info['master_replid']}".encode())
-        yield made
-        for subscriber in made.subscribers:
-            subscriber.close()
+    yield from real_master(Master, server, knows_incarnation=True)
 
 
 def acquire(master: Master, owner: bytes = ME, count: int = 1, fair: int = 1, **other: Any) -> list[Any]:
@@ -211,7 +159,7 @@ def test_acquire_leaves_a_free_lock_to_the_first_who_listens_and_wakes_it(master
     master.listen("they")
     status, _, pttl_ms, ahead, holder = acquire(master)
     assert (status, pttl_ms, ahead, holder) == (b"refused", 0, 2, b"")
-    assert master.woken() == [b"wake 1 a"]
+    assert master.told() == [b"wake 1 a"]
 
 
 def test_acquire_passes_over_waiters_that_nobody_listens_for(master: Master) -> None:
@@ -231,7 +179,7 @@ def test_unfair_acquire_takes_a_free_lock_before_the_queue(master: Master) -> No
     master.put(State(queue=[YOU]))
     master.listen("you")
     assert acquire(master, fair=0)[0] == b"granted"
-    assert master.woken() == []
+    assert master.told() == []
 
 
 @pytest.mark.parametrize("name", ["acquire", "enqueue", "count", "extend", "heal", "heartbeat", "force_release"])
@@ -308,7 +256,7 @@ def test_enqueue_of_another_wakes_the_head_of_a_free_lock(master: Master) -> Non
     master.put(State(queue=[YOU]))
     master.listen("you")
     assert enqueue(master)[:1] == [b"queued"]
-    assert master.woken() == [b"wake 1 a"]
+    assert master.told() == [b"wake 1 a"]
     assert master.queue() == [YOU, ME]
 
 
@@ -321,7 +269,7 @@ def test_release_ends_the_hold_and_wakes_the_head_alone(master: Master) -> None:
     master.listen("they")
     assert release(master)[0] == b"released"
     assert master.holder() == {}
-    assert master.woken() == [b"wake 1 a"]
+    assert master.told() == [b"wake 1 a"]
 
 
 def test_release_wakes_the_first_that_listens_past_any_number_of_dead(master: Master) -> None:
@@ -329,7 +277,7 @@ def test_release_wakes_the_first_that_listens_past_any_number_of_dead(master: Ma
     master.put(State(holder={ME: 1}, queue=[*dead, YOU]))
     master.listen("you")
     release(master)
-    assert master.woken() == [b"wake 1 a"]
+    assert master.told() == [b"wake 1 a"]
 
 
 GRANTEE = b"you:1@3000"
@@ -350,7 +298,7 @@ def test_release_gives_the_lock_to_the_head_if_that_takes_grants(master: Master)
     assert master.queue() == [THEY]
     token = int(master.redis.get(KEYS.token))
     assert token == now_us
-    assert master.woken() == [b"grant 1@3000 456789abcdef0123.1 %d %d 3000 this a" % (token, now_us)]
+    assert master.told() == [b"grant 1@3000 456789abcdef0123.1 %d %d 3000 this a" % (token, now_us)]
 
 
 def test_a_grant_has_a_token_above_all_before_it_and_the_released_one_too(master: Master) -> None:
@@ -358,7 +306,7 @@ def test_a_grant_has_a_token_above_all_before_it_and_the_released_one_too(master
     master.listen("you")
     release(master, HOLDER, fence=FAR)
     assert int(master.redis.get(KEYS.token)) == FAR + 1
-    assert b" %d " % (FAR + 1) in master.woken()[0]
+    assert b" %d " % (FAR + 1) in master.told()[0]
 
 
 def test_release_gives_the_lock_to_the_first_that_listens_past_the_dead(master: Master) -> None:
@@ -393,7 +341,7 @@ def test_a_release_beside_another_hold_of_the_same_hash_gives_nothing_and_wakes_
     master.listen("you")
     assert release(master, HOLDER, fence=fence)[0] == b"released"
     assert master.holder() == {THEY: b"1"}
-    assert master.woken() == []
+    assert master.told() == []
     assert master.queue() == [GRANTEE]
 
 
@@ -402,7 +350,7 @@ def test_each_message_has_a_token_of_its_own(master: Master) -> None:
     master.put(State(holder={HOLDER: 1}, queue=[b"dead:1@3000", b"dead:2@3000", b"late:1@3000", GRANTEE]))
     master.listen("you")
     before_us = release(master, HOLDER)[1]
-    (token,) = [int(message.split()[3]) for message in master.woken()]
+    (token,) = [int(message.split()[3]) for message in master.told()]
     assert token == before_us + 3, "one more for each message before it, and the first waiter gets two"
     assert int(master.redis.get(KEYS.token)) == token
 
@@ -421,7 +369,7 @@ def test_release_only_wakes_a_head_that_takes_no_grants(master: Master) -> None:
     master.listen("they")
     release(master, HOLDER)
     assert master.holder() == {}
-    assert master.woken() == [b"wake 1 a"]
+    assert master.told() == [b"wake 1 a"]
     assert master.queue() == [THEY, GRANTEE]
 
 
@@ -438,7 +386,7 @@ def test_release_only_wakes(real: Master, how: dict[str, Any]) -> None:
     real.listen("you")
     assert release(real, HOLDER, **how)[0] == b"released"
     assert real.holder() == {}
-    assert real.woken() == [b"wake 1@3000 a"]
+    assert real.told() == [b"wake 1@3000 a"]
 
 
 def test_release_only_wakes_where_nobody_counts_who_listens(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,7 +399,7 @@ def test_release_only_wakes_where_nobody_counts_who_listens(master: Master, monk
     monkeypatch.setitem(globals(), "load", lambda _: uncounted)
     assert release(master, HOLDER)[0] == b"released"
     assert master.holder() == {}
-    assert master.woken() == [b"wake 1@3000 a"]
+    assert master.told() == [b"wake 1@3000 a"]
 
 
 FORBID = {"no command": ["allchannels", "-publish"], "no channel": ["resetchannels"]}
@@ -563,7 +511,7 @@ def test_a_release_that_comes_twice_gives_nothing_twice(master: Master) -> None:
     release(master, HOLDER)
     assert release(master, HOLDER)[0] == b"absent"
     assert master.holder() == {HANDED: b"1"}
-    assert len(master.woken()) == 1
+    assert len(master.told()) == 1
 
 
 def test_a_waiter_after_a_grantee_gets_a_larger_ticket_though_the_grantee_may_give_it_back(master: Master) -> None:
@@ -687,7 +635,7 @@ def test_give_back_ends_an_attempt_and_puts_its_waiter_back_in_its_place(master:
     master.listen("me")
     master.listen("you")
     assert give_back(master)[0] == b"released"
-    assert master.woken() == []
+    assert master.told() == []
     assert master.queue() == [ME, YOU]
     assert master.holder() == {}
 
@@ -696,7 +644,7 @@ def test_give_back_wakes_who_comes_before(master: Master) -> None:
     master.put(State(holder={b"me:1~1": 1}, queue=[YOU]))
     master.listen("you")
     assert give_back(master)[0] == b"released"
-    assert len(master.woken()) == 1
+    assert len(master.told()) == 1
 
 
 def test_give_back_that_comes_late_puts_nobody_back(master: Master) -> None:
@@ -720,7 +668,7 @@ def test_release_gives_up_the_place_of_the_waiter_behind_an_attempt(master: Mast
     master.put(State(holder={b"me:1~1": 1}, queue=[ME, YOU]))
     master.listen("you")
     assert release(master, owner=b"me:1~1")[0] == b"released"
-    assert len(master.woken()) == 1
+    assert len(master.told()) == 1
     assert master.queue() == [YOU]
 
 
@@ -793,7 +741,7 @@ def test_leave_passes_the_turn_on(master: Master) -> None:
     master.put(State(queue=[ME, YOU]))
     master.listen("you")
     master.call("leave", owner=ME)
-    assert master.woken() == [b"wake 1 a"]
+    assert master.told() == [b"wake 1 a"]
 
 
 # count and extend -----------------------------------------------------------------------------------------------------
@@ -882,7 +830,7 @@ def test_heartbeat_says_whose_turn_it_is(
     for client in listening:
         master.listen(client)
     assert heartbeat(master, queue.index(ME) + 1, ME)[3] == turn
-    assert len(master.woken()) == woken
+    assert len(master.told()) == woken
 
 
 def test_heartbeat_says_nothing_of_turns_while_the_lock_is_held(master: Master) -> None:
@@ -891,7 +839,7 @@ def test_heartbeat_says_nothing_of_turns_while_the_lock_is_held(master: Master) 
     status, _, pttl_ms, turn, head = heartbeat(master, 1, ME)
     assert (status, turn, head) == (b"tended", b"", ME)
     assert 0 < pttl_ms <= LEASE_MS
-    assert master.woken() == []
+    assert master.told() == []
 
 
 # inspect and force_release --------------------------------------------------------------------------------------------
@@ -919,7 +867,7 @@ def test_force_release_ends_any_hold_wakes_the_head_and_keeps_the_token(master: 
     assert master.call("force_release", fence=0, lease_ms=LEASE_MS)[0] == b"released"
     assert master.holder() == {}
     assert int(master.redis.get(KEYS.token)) == 5
-    assert master.woken() == [b"wake 1 a"]
+    assert master.told() == [b"wake 1 a"]
     assert master.call("force_release", fence=0, lease_ms=LEASE_MS)[0] == b"absent"
 
 
@@ -1120,7 +1068,7 @@ def test_a_first_contact_hands_nothing_over_and_accuses_nobody(real: Master) -> 
     real.put(State({ME: 1}, queue=[b"you:1@3000"]))
     real.listen("you")
     release(real, guarded=True, guard_ms=-500)
-    assert real.woken() == [b"wake 1@3000 a"]
+    assert real.told() == [b"wake 1@3000 a"]
     assert quarantine(real, guard_ms=-500)[0] == b"absent"
     assert not real.redis.exists(KEYS.master)
     mark(real, real.incarnation)
@@ -1253,7 +1201,7 @@ def test_a_release_gives_the_lock_only_if_its_socket_leads_to_what_it_led_to(rea
     real.put(State({ME: 1}, queue=[b"you:1@3000"]))
     real.listen("you")
     release(real, guarded=True, incarnation=socket, guard_ms=900)
-    (message,) = real.woken()
+    (message,) = real.told()
     if has_moved:
         assert message == b"wake 1@3000 a"
     else:
@@ -1341,12 +1289,12 @@ def test_what_is_no_waiters_name_goes_and_holds_up_nobody(
     queue_up(master, STRANGERS, deadline_ms=deadline_ms)
     queue_up(master, [GRANTEE], ticket=100)
     assert acquire(master)[0] == b"refused"
-    assert master.woken() == [b"wake 1@3000 a"]
+    assert master.told() == [b"wake 1@3000 a"]
     assert master.queue() == [GRANTEE]
     queue_up(master, STRANGERS, deadline_ms=deadline_ms)
     master.redis.hset(KEYS.lock, HOLDER, 1)
     assert release(master, HOLDER)[0] == b"released"
-    assert [message.split()[:2] for message in master.woken()] == [[b"grant" if counted else b"wake", b"1@3000"]]
+    assert [message.split()[:2] for message in master.told()] == [[b"grant" if counted else b"wake", b"1@3000"]]
 
 
 @pytest.mark.parametrize("name", ["acquire", "enqueue", "release", "leave", "give_back", "heartbeat", "force_release"])
@@ -1360,7 +1308,7 @@ def test_every_script_that_looks_for_the_next_removes_who_is_none(master: Master
     master.listen("you")
     master.call(name, *([9, ME] if name == "heartbeat" else []), **own)
     assert not {b"nobody", b"they:1"} & set(master.queue())
-    assert master.woken() == [b"wake 1 a"]
+    assert master.told() == [b"wake 1 a"]
 
 
 def test_a_waiter_without_a_deadline_goes_unless_it_listens(master: Master) -> None:
@@ -1369,7 +1317,7 @@ def test_a_waiter_without_a_deadline_goes_unless_it_listens(master: Master) -> N
     queue_up(master, [b"dead:3"], ticket=0)
     master.listen("you")
     assert acquire(master)[0] == b"refused"
-    assert master.woken() == [b"wake 1 a"]
+    assert master.told() == [b"wake 1 a"]
     assert master.redis.zrange(KEYS.queue, 0, -1) == [b"dead:3", YOU, THEY], (
         "no call looks at a waiter behind the one that listens"
     )
@@ -1384,7 +1332,7 @@ def test_where_nobody_counts_who_listens_who_has_no_deadline_goes(
     master.listen("nobody")
     master.listen("you")
     assert acquire(master)[0] == b"refused"
-    assert master.woken() == [b"wake 1 a"]
+    assert master.told() == [b"wake 1 a"]
     assert master.queue() == [YOU]
 
 
@@ -1394,7 +1342,7 @@ def test_a_waiter_behind_a_thousand_dead_is_served_at_once(master: Master) -> No
     master.redis.hset(KEYS.lock, HOLDER, 1)
     master.listen("you")
     release(master, HOLDER)
-    assert [message.split()[0] for message in master.woken()] == [b"grant"]
+    assert [message.split()[0] for message in master.told()] == [b"grant"]
     assert len(master.queue()) == PASSED_MAX, "waiters that may be alive keep their places"
 
 
@@ -1415,7 +1363,7 @@ def test_waiters_behind_any_number_of_strangers_have_their_turns_in_order(master
     for client in ("you", "they", "me"):
         master.listen(client)
     assert acquire(master, b"other:1")[0] == b"refused"
-    assert master.woken() == [b"wake 1 a"]
+    assert master.told() == [b"wake 1 a"]
     assert heartbeat(master, 9_001, YOU, client="you")[3] == YOU
     assert enqueue(master, YOU)[0] == b"granted"
 
@@ -1430,10 +1378,10 @@ def test_nobody_passes_waiters_that_one_call_can_not_reach(master: Master) -> No
         status, _, pttl_ms, ahead, holder = acquire(master)
         assert (status, pttl_ms, holder) == (b"refused", 0, b"")
         assert before - ahead == PASSED_MAX + 1
-        assert master.woken() == []
+        assert master.told() == []
         before = ahead
     assert acquire(master)[0] == b"refused"
-    assert master.woken() == [b"wake 1 a"]
+    assert master.told() == [b"wake 1 a"]
     assert len(master.queue()) == before, "the waiters before a reached one keep their places"
 
 
@@ -1442,9 +1390,9 @@ def test_a_release_gives_the_lock_to_nobody_while_it_is_open_who_is_first(master
     master.redis.hset(KEYS.lock, HOLDER, 1)
     master.listen("you")
     release(master, HOLDER)
-    assert (master.holder(), master.woken()) == ({}, [])
+    assert (master.holder(), master.told()) == ({}, [])
     assert release(master, HOLDER)[0] == b"absent"
-    assert len(master.woken()) == 1
+    assert len(master.told()) == 1
 
 
 def test_a_heartbeat_says_that_it_is_open_who_is_first_so_that_the_next_one_comes_soon(master: Master) -> None:
@@ -1491,7 +1439,7 @@ def test_a_crowd_of_dead_costs_three_pages_and_one_question(server: Server, may_
         client.auth("x", "user")
         release(master, HOLDER)
         calls = {name: stats["calls"] for name, stats in admin.info("commandstats").items()}
-        assert [message.split()[0] for message in master.woken()] == [b"grant"]
+        assert [message.split()[0] for message in master.told()] == [b"grant"]
         master.subscribers.pop().close()
     server.cli("ACL", "DELUSER", "user")
     assert calls.pop("cmdstat_publish") == 1 + (TOLD_MAX + 1 if may_ask else PASSED_MAX + 1)
@@ -1559,7 +1507,7 @@ def test_a_waiter_with_an_odd_place_is_served_all_the_same(master: Master, score
     master.redis.hset(KEYS.lock, HOLDER, 1)
     master.listen("you")
     assert release(master, HOLDER)[0] == b"released"
-    assert len(master.holder()) == len(master.woken()) == 1
+    assert len(master.holder()) == len(master.told()) == 1
     assert master.queue() == []
 
 
@@ -1574,7 +1522,7 @@ def test_a_waiter_whose_lease_can_not_be_or_that_asks_for_what_is_not_known_here
     master.redis.hset(KEYS.lock, HOLDER, 1)
     master.listen("you")
     release(master, HOLDER)
-    assert master.woken() == [b"wake 1%b a" % mark]
+    assert master.told() == [b"wake 1%b a" % mark]
     assert master.holder() == {}
 
 
@@ -1606,7 +1554,7 @@ def test_what_no_token_can_be_is_none(master: Master, wrong: str) -> None:
     tamper()
     master.listen("you")
     status, now_us = release(master, HOLDER)
-    assert master.woken() == [b"grant 1@3000 456789abcdef0123.1 %d %d 3000 this a" % (now_us + 1, now_us)]
+    assert master.told() == [b"grant 1@3000 456789abcdef0123.1 %d %d 3000 this a" % (now_us + 1, now_us)]
 
 
 @pytest.mark.parametrize("wrong", [TOKEN_MAX, TOKEN_MAX + 1, 2**53 - 2, 2**53 - 1])
@@ -1808,7 +1756,7 @@ def test_a_script_writes_and_publishes_what_its_header_says_and_nothing_else(rea
                 low, high = LIFETIMES_MS[says[kept]]
                 assert low <= left_ms <= high, (kept, state)
     assert written == set(says)
-    told = {message.split()[0].decode() for message in real.woken()}
+    told = {message.split()[0].decode() for message in real.told()}
     assert told == {line.split()[0] for line in header["PUBLISHES"]} - {"none"}
 
 
