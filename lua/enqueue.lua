@@ -106,6 +106,7 @@ end
 --#include grant
 --#include take
 --#include place
+--#include ticket
 
 local waiter = waiter_of(owner)
 
@@ -135,9 +136,7 @@ if tonumber(ticket) <= 0 then
   local end_of_tickets = 2 ^ 53 -- from here on, Lua can't tell each number from the next
   if agreed <= 0 or agreed >= end_of_tickets then
     --#include last_ticket
-    -- The holder may give the lock back and return to its place: its name ends with its ticket. See hand_over.
-    local grantee = string.match(holder, '~%x+%.(%d+)$')
-    local proposal = math.max(tonumber(last[2] or 0) + 1, tonumber(grantee or 0) + 1, now_us, -tonumber(ticket))
+    local proposal = math.max(tonumber(last[2] or 0) + 1, ticket_above_holders(lock), now_us, -tonumber(ticket))
     if proposal >= end_of_tickets then
       proposal = now_us
     end

@@ -5,6 +5,7 @@
 --   queue     zset    waiters by ticket
 --   waiters   zset    waiters by the time (ms) until which they count as alive
 --   token     string  the last fencing token
+--   leases    zset    readers by the time (ms) at which their leases end
 -- ARGV
 --   fence         int    the largest token that a quorum knows, written here if it is missing; 0 on a lone master
 --   lease_ms      ms     how long the token is remembered at least
@@ -34,6 +35,7 @@ local lock = KEYS[1]
 local queue = KEYS[2]
 local waiters = KEYS[3]
 local token = KEYS[4]
+local leases = KEYS[5]
 local fence = ARGV[1]
 local lease_ms = ARGV[2]
 local not_after_us = ARGV[3]
@@ -43,6 +45,7 @@ if now_us > tonumber(not_after_us) then
 end
 local left_ms = math.max(0, redis.call('PTTL', lock))
 local ended = redis.call('DEL', lock) == 1
+redis.call('DEL', leases)
 if ended then
   local last = math.max(tonumber(fence), last_token(token))
   if fence ~= '0' then

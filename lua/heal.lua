@@ -57,10 +57,11 @@ if until_us then
   return { 'no_vote', now_us, until_us }
 end
 local holder = holder_of(lock)
-if holder and holder ~= owner then
+local is_here = holder and on_own('HEXISTS', lock, owner) == 1 -- maybe beside a reader that is the same owner
+if holder and not is_here then
   return { 'refused', now_us }
 end
-if not holder then
+if not is_here then
   redis.call('HSET', lock, owner, value)
 end
 if take_guard then

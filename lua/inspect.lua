@@ -1,13 +1,15 @@
--- Returns the holder of the lock, and the waiters. Changes nothing.
+-- Returns the holder of the lock, or the readers that have it, and the waiters. Changes nothing.
 --
 -- KEYS
 --   lock      hash    the hold: <client>:<uuid> -> hold count
 --   queue     zset    waiters by ticket
 --   token     string  the last fencing token
+--   leases    zset    readers by the time (ms) at which their leases end
 -- ARGV
 --   limit     int    how many waiters to name at most
 -- RETURNS
 --   held      now_us pttl_ms holder count token queue  a key of another type has no holder and count 0
+--   shared    now_us token holders queue               readers have it; for each its name, count, and ms left
 --   free      now_us token queue                       the lock has no holder
 -- WRITES
 --   none
@@ -18,20 +20,33 @@
 
 --#include time
 --#include clock
+--#include digits
 --#include on_own
---#include holder
+--#include lengthen
 --#include last_token
+--#include leases
+--#include readers
 
 local lock = KEYS[1]
 local queue = KEYS[2]
 local token = KEYS[3]
+local leases = KEYS[4]
 local limit = ARGV[1]
 
 local last = last_token(token)
 local queued = on_own('ZRANGE', queue, 0, limit - 1) or {}
-local holder = holder_of(lock)
-if not holder then
-  return { 'free', now_us, last, queued }
+local writer = writer_of(lock, leases)
+if writer then
+  local count = writer ~= '' and tonumber(redis.call('HGET', lock, writer)) or 0
+  return { 'held', now_us, redis.call('PTTL', lock), writer, count or 0, last, queued }
 end
-local count = holder ~= '' and tonumber(redis.call('HGET', lock, holder)) or 0
-return { 'held', now_us, redis.call('PTTL', lock), holder, count or 0, last, queued }
+local view, readers = look(lock, leases, now_us), {}
+for i, name in ipairs(view and view.names or {}) do
+  local at = #readers
+  readers[at + 1], readers[at + 2], readers[at + 3] = name, view.values[i], left_ms(leases, name, now_us)
+end
+if #readers == 0 then
+  local is_free = redis.call('EXISTS', lock) == 0
+  return is_free and { 'free', now_us, last, queued } or { 'held', now_us, redis.call('PTTL', lock), '', 0, last, queued }
+end
+return { 'shared', now_us, last, readers, queued }

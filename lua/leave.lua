@@ -1,4 +1,4 @@
--- Gives up a place in the queue, never a hold, and passes the turn on.
+-- Gives up a place in the queue, a writer's or a reader's, never a hold, and passes the turn on.
 --
 -- KEYS
 --   lock      hash    the hold: <client>:<uuid> -> hold count
@@ -13,6 +13,7 @@
 --   none
 -- PUBLISHES
 --   wake  to the first waiter that listens, when the lock is free
+--   wake  to the same, when readers have the lock, if it is a reader
 -- REPEATABLE
 --   A second arrival finds nothing; it may wake the head once more.
 
@@ -25,22 +26,24 @@ local waiters = KEYS[3]
 local owner = ARGV[1]
 
 local left = redis.pcall('ZREM', queue, owner) == 1
-if left and redis.pcall('ZREM', waiters, owner) == 1 and redis.call('EXISTS', lock) == 1 then
-  return 'left ' .. now -- the usual case: the lock is held, and its release will reach the next waiter
+if left and redis.pcall('ZREM', waiters, owner) == 1 and redis.call('EXISTS', queue) == 0 then
+  return 'left ' .. now -- the usual case: nobody else waits
 end
 
 --#include clock
+--#include digits
 --#include on_own
+--#include holder
+--#include tell
+--#include queue
+--#include wake_reader
 
 left = left or on_own('ZREM', queue, owner) == 1 -- again, to raise the error, unless the key is of another type
 on_own('ZREM', waiters, owner)
-if redis.call('EXISTS', lock) == 0 then
-  --#include digits
-  --#include tell
-  --#include queue
-
+local holder = holder_of(lock)
+if not holder or is_reader(holder) then
   drop_overdue(queue, waiters, now_us)
-  wake_first(lock, queue, waiters, nil)
+  local _ = (holder and wake_reader or wake_first)(lock, queue, waiters, nil)
 end
 if left then
   return 'left ' .. now

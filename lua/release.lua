@@ -24,7 +24,7 @@
 --   master    none
 -- PUBLISHES
 --   grant  to the first waiter that listens, if it takes grants, when the lock is free
---   wake   to the same, if it does not
+--   wake   to the same, if it does not; when readers have the lock, only if it is a reader
 -- REPEATABLE
 --   A second arrival finds nothing; it may wake the head once more, or give it the lock while that is free.
 
@@ -88,13 +88,19 @@ if redis.call('EXISTS', queue) == 1 then
   --#include waiter
   --#include vote
   --#include hand_over
+  --#include holder
+  --#include wake_reader
 
   local waiter = waiter_of(owner)
   if on_own('ZREM', queue, waiter) == 1 then
     on_own('ZREM', waiters, waiter)
   end
-  -- The lock may still be held: after a mistake or another program's write, its hash may have more fields.
-  if redis.call('EXISTS', lock) == 0 then
+  -- The lock may still be held: by readers, one of which may be the same owner, or by another program's field.
+  local holder = holder_of(lock)
+  if holder and is_reader(holder) then
+    drop_overdue(queue, waiters, now_us)
+    wake_reader(lock, queue, waiters, nil)
+  elseif not holder then
     drop_overdue(queue, waiters, now_us)
     if hand == '1' and now_us <= tonumber(not_after_us)
       and not no_vote_until(master, incarnation, guard_ms, owner, now_us) then

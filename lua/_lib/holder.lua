@@ -1,10 +1,15 @@
--- Provides holder_of(lock): the holder, or nil if the lock is free. A key of another type
--- counts as held by a holder without a name. So does a hash with many fields: a hold has
--- one field, and to read the fields of another program's hash may take long.
+-- Provides holder_of(lock): the holder, or nil if the lock is free; one of several readers. A
+-- key of another type counts as held by a holder without a name. So does a hash with very many
+-- fields: to read the fields of another program's hash may take long.
 local function holder_of(lock)
   local fields = on_own('HLEN', lock)
-  if not fields or fields > 16 then
+  if not fields or fields > 2048 then
     return ''
   end
   return redis.call('HKEYS', lock)[1]
+end
+
+-- Provides is_reader(holder): whether the holder may have the lock together with other readers.
+local function is_reader(holder)
+  return string.find(holder, '&', 1, true) ~= nil
 end

@@ -1,10 +1,10 @@
--- Provides what scripts know of permits by their leases. A lease ends in `leases`, in whole ms
+-- Provides what scripts know of permits, or of a lock's readers, by their leases. A lease ends in `leases`, in whole ms
 -- of this master's clock, one ms late rather than early. A lease that has ended is over,
 -- whether or not a script has removed it.
 local holders_max = 2048 -- a hash with more fields is another program's, and is not read
 
--- Removes the permits whose leases have ended. If a key was deleted, this also removes the
--- fields without a lease, and the leases without a field.
+-- Removes the permits, or readers, whose leases have ended. If a key was deleted, this also
+-- removes those without a lease, and the leases without a field. A writer has no lease here.
 local function reap(permits, leases, now_us)
   local ended = on_own('ZRANGEBYSCORE', leases, '-inf', digits(math.floor(now_us / 1000)), 'LIMIT', 0, holders_max)
   if not ended then
@@ -35,7 +35,7 @@ local function reap(permits, leases, now_us)
   end
   odd = {}
   for _, name in ipairs(redis.call('HKEYS', permits)) do
-    if not has_lease[name] then
+    if not has_lease[name] and string.find(name, '[#&]') then
       odd[#odd + 1] = name
     end
   end

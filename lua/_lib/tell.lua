@@ -16,17 +16,6 @@
 local publish_counts = true
 --#end
 
--- Returns how many clients have received the message; 0 if the server refuses it.
-local function tell(prefix, client, message)
-  --#piece heard
-  local heard = redis.pcall('PUBLISH', prefix .. 'client:' .. client, message)
-  if type(heard) ~= 'number' then
-    publish_counts, heard = false, 0
-  end
-  --#end
-  return heard
-end
-
 -- Returns how many listen to the channel of each of these clients; an empty table if the server refuses to say.
 local function count_listeners(prefix, clients)
   local channels, counts = {}, {}
@@ -38,4 +27,23 @@ local function count_listeners(prefix, clients)
     counts[i] = reply[2 * i]
   end
   return counts
+end
+
+-- Returns how many clients have received the message; 0 if the server refuses it. Without a
+-- message, returns how many would.
+local function tell(prefix, client, message)
+  if not message and publish_counts then
+    local listeners = count_listeners(prefix, { client })[1]
+    publish_counts = listeners ~= nil
+    return listeners or 0
+  elseif not message then
+    return 0
+  end
+  --#piece heard
+  local heard = redis.pcall('PUBLISH', prefix .. 'client:' .. client, message)
+  if type(heard) ~= 'number' then
+    publish_counts, heard = false, 0
+  end
+  --#end
+  return heard
 end

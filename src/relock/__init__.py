@@ -22,6 +22,7 @@ from relock._errors import (
     QuorumError,
     RelockError,
     RelockWarning,
+    UpgradeError,
 )
 from relock._events import (
     Event,
@@ -46,8 +47,10 @@ if typing.TYPE_CHECKING:
     from relock.aio_client import AsyncClient
     from relock.aio_lock import AsyncLock
     from relock.aio_multi_lock import AsyncMultiLock
+    from relock.aio_rwlock import AsyncReadLock, AsyncRWLock, AsyncWriteLock
     from relock.aio_semaphore import AsyncPermit, AsyncSemaphore
     from relock.multi_lock import MultiLock
+    from relock.rwlock import ReadLock, RWLock, WriteLock
     from relock.semaphore import Permit, Semaphore
 
 __all__ = [
@@ -56,7 +59,10 @@ __all__ = [
     "AsyncLock",
     "AsyncMultiLock",
     "AsyncPermit",
+    "AsyncRWLock",
+    "AsyncReadLock",
     "AsyncSemaphore",
+    "AsyncWriteLock",
     "Client",
     "ClientClosedError",
     "ConfigurationError",
@@ -79,6 +85,8 @@ __all__ = [
     "Permit",
     "PermitHolder",
     "QuorumError",
+    "RWLock",
+    "ReadLock",
     "ReleaseUnconfirmed",
     "Released",
     "RelockError",
@@ -87,6 +95,8 @@ __all__ = [
     "Semaphore",
     "SemaphoreInfo",
     "Statistics",
+    "UpgradeError",
+    "WriteLock",
     "synchronized",
 ]
 
@@ -97,14 +107,20 @@ _LATER = {
     "AsyncLock": "relock.aio_lock",
     "AsyncMultiLock": "relock.aio_multi_lock",
     "AsyncPermit": "relock.aio_semaphore",
+    "AsyncRWLock": "relock.aio_rwlock",
+    "AsyncReadLock": "relock.aio_rwlock",
     "AsyncSemaphore": "relock.aio_semaphore",
+    "AsyncWriteLock": "relock.aio_rwlock",
     "MasterState": "relock._statistics",
     "MultiLock": "relock.multi_lock",
     "Permit": "relock.semaphore",
     "PermitHolder": "relock._core.flows.permits",
+    "RWLock": "relock.rwlock",
+    "ReadLock": "relock.rwlock",
     "Semaphore": "relock.semaphore",
     "SemaphoreInfo": "relock._core.flows.permits",
     "Statistics": "relock._statistics",
+    "WriteLock": "relock.rwlock",
 }
 
 

@@ -3,6 +3,7 @@
     RelockError
     ├── NotOwnedError        (RuntimeError)     The caller holds nothing: a mistake in the calling code.
     ├── LockLostError        (RuntimeError)     The caller's hold ended before its release.
+    ├── UpgradeError         (RuntimeError)     The caller has the lock as a reader, and asks for it as a writer.
     ├── AcquireTimeoutError  (TimeoutError)     Another owner has the lock, or comes first.
     ├── QuorumError          (ConnectionError)  Too few masters answered.
     ├── ConfigurationError   (ValueError)       An option, or a set of masters, can't be right.
@@ -43,6 +44,13 @@ class LockLostError(RelockError, RuntimeError):
 
     token: int | None = None
     reason: str = ""
+
+
+class UpgradeError(RelockError, RuntimeError):
+    """The caller has the lock as a reader, and asks for it as a writer.
+
+    Nothing was sent. Two readers that both waited for all other readers to end would wait for each other.
+    """
 
 
 class AcquireTimeoutError(RelockError, TimeoutError):

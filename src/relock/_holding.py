@@ -160,7 +160,7 @@ class Holding(Handle):
 
     def __repr__(self) -> str:
         """Show local state only: no I/O, and nothing secret."""
-        holders = self._client._session.holds.of_name(self.name)
+        holders = self._client._session.holds.of_name(self.name, self._spec.keys.kind)
         state = "locked" if holders else "unlocked"
         count = max((hold.count for hold in holders), default=0)
         kind = f"{type(self).__module__}.{type(self).__qualname__}"

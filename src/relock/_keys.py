@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 LOCK, SEMAPHORE = KINDS = "lock", "semaphore"  # what a name may be, as events, `names` and the command line say it
+READ = "read"  # the kind of a reader's hold; its name is that of a lock
+SCRIPTS_FOR_BOTH = ("inspect", "leave")  # scripts that serve a lock's writers and its readers
 
 #: Suffixes that turn the key of a hold into the other keys of the same lock, or of the same semaphore.
 TAILS = {"lock": b"", "queue": b":queue", "waiters": b":waiters", "token": b":token"}
@@ -29,10 +31,9 @@ class LockKeys(NamedTuple):
         """One of `KINDS`: what the keys are for, as operators and events call it."""
         return LOCK
 
-    @property
-    def family(self) -> str:
-        """Beginning of the names of the scripts for these keys, such as the nothing before ``acquire``."""
-        return ""
+    def script_name(self, operation: str) -> str:
+        """Return the name of the script that carries out `operation`, such as ``acquire``, with these keys."""
+        return operation
 
     @property
     def noun(self) -> str:
@@ -55,9 +56,42 @@ class LockKeys(NamedTuple):
         return self.lock + TAILS["token"]
 
     @property
+    def leases(self) -> bytes:
+        """Key of the times at which the leases of readers end, or those of permits."""
+        return self.lock + TAILS["leases"]
+
+    @property
     def master(self) -> bytes:
         """Key of the marker of the master's incarnation, the same for all locks below a prefix."""
         return master_key(self.prefix).encode()
+
+
+class ReadKeys(LockKeys):
+    """Keys of one lock, for its readers; made by `read_keys`. They are equal only to those of other readers."""
+
+    __slots__ = ()
+
+    @property
+    def kind(self) -> str:
+        """``"read"``: events and losses tell readers from writers, whose kind is ``"lock"``."""
+        return READ
+
+    def script_name(self, operation: str) -> str:
+        """Return the name of the script that carries out `operation` with these keys, such as ``read_acquire``."""
+        return operation if operation in SCRIPTS_FOR_BOTH else f"read_{operation}"
+
+    @property
+    def noun(self) -> str:
+        """Word for what an owner has, in the texts of errors."""
+        return "read hold"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReadKeys) and tuple.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = LockKeys.__hash__
 
 
 class PermitKeys(LockKeys):
@@ -70,10 +104,9 @@ class PermitKeys(LockKeys):
         """One of `KINDS`, as for a lock."""
         return SEMAPHORE
 
-    @property
-    def family(self) -> str:
-        """Beginning of the names of the scripts for these keys, such as ``permit_`` in ``permit_acquire``."""
-        return "permit_"
+    def script_name(self, operation: str) -> str:
+        """Return the name of the script that carries out `operation` with these keys, such as ``permit_acquire``."""
+        return f"permit_{operation}"
 
     @property
     def noun(self) -> str:
@@ -86,11 +119,6 @@ class PermitKeys(LockKeys):
         return self.lock
 
     @property
-    def leases(self) -> bytes:
-        """Key of the times at which the leases of the permits end."""
-        return self.lock + TAILS["leases"]
-
-    @property
     def limit(self) -> bytes:
         """Key of an operator's limit, which overrides that of the code."""
         return self.lock + TAILS["limit"]
@@ -99,6 +127,11 @@ class PermitKeys(LockKeys):
 def lock_keys(prefix: str, name: str) -> LockKeys:
     """Return the keys of the lock `name` below `prefix`."""
     return LockKeys(prefix, name, f"{prefix}:{{{name}}}".encode())
+
+
+def read_keys(prefix: str, name: str) -> ReadKeys:
+    """Return the keys of the lock `name` below `prefix`, for its readers."""
+    return ReadKeys(*lock_keys(prefix, name))
 
 
 def permit_keys(prefix: str, name: str) -> PermitKeys:

@@ -22,6 +22,8 @@ serials = itertools.count(1)
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_.-]")
 _WISH = re.compile(r"#[0-9]+/([0-9]{1,4})(?:@[0-9]+)?$")  # the end of a waiter's name: see `LockSpec.of`
 _READABLE_LENGTH_MAX = 64
+READ_MARK = b"&"  # ends the name of a reader, before the name of its own hold for writing, if any
+_STEM = re.compile(rb"[@~&#]")  # what may follow the part of a name that its client has made
 
 
 OwnerKey = Hashable
@@ -72,6 +74,7 @@ def task_of(liveness: "ThreadRef | TaskRef | None") -> "asyncio.Task[Any] | None
 
 def caller_name(key: "OwnerKey", liveness: "ThreadRef | TaskRef | None") -> str:
     """Return the name, for people, of the caller that a hold under `key` belongs to."""
+    key = key.owner if isinstance(key, ReadKey) else key
     if liveness is None:
         return f"owner={key[1]!r}" if isinstance(key, tuple) else "an owner="
     kind, caller = "task" if isinstance(liveness, TaskRef) else "thread", liveness()
@@ -126,6 +129,21 @@ class PermitKey(NamedTuple):
 def owner_of_permit(caller: Owner) -> Owner:
     """Return the owner of a permit that `caller` takes: any thread or task may use it, while the caller lives."""
     return Owner(PermitKey(next(serials), caller.name), caller.liveness, caller.name)
+
+
+class ReadKey(NamedTuple):
+    """Key of an owner's hold as a reader, beside that as a writer.
+
+    Attributes:
+        owner: the key of the owner's hold as a writer.
+    """
+
+    owner: OwnerKey
+
+
+def as_reader(who: Owner) -> Owner:
+    """Return `who` as the owner of its hold as a reader, if it is not that already."""
+    return who if isinstance(who.key, ReadKey) else Owner(ReadKey(who.key), who.liveness, who.name, who.takes_turns)
 
 
 class _Local(threading.local):
@@ -193,6 +211,11 @@ def may_nest(nested: NestedTask | None, running: object | None) -> bool:
 def readable(text: str) -> str:
     """Return `text` as it may stand inside a ``<client>`` or a ``<uuid>``: short, and without ``:`` or blanks."""
     return _UNREADABLE.sub("_", text)[:_READABLE_LENGTH_MAX]
+
+
+def stem_of(owner: bytes) -> bytes:
+    """Return the part of an owner's name that its client has made, such as the ``7`` in ``host:7@3000~1.5``."""
+    return _STEM.split(owner.partition(b":")[2], 1)[0]
 
 
 def attempt_name(waiter: bytes, number: int, ticket: int | None = None) -> bytes:

@@ -34,6 +34,7 @@ from relock.client import Client
 
 if TYPE_CHECKING:
     from relock.aio_multi_lock import AsyncMultiLock
+    from relock.aio_rwlock import AsyncRWLock
     from relock.aio_semaphore import AsyncSemaphore
 
 P = ParamSpec("P")
@@ -217,6 +218,27 @@ class AsyncClient:
         check_flag("cancel_on_lost", cancel_on_lost)
         self._call_on_loop(options, "on_lost")
         return AsyncMultiLock(self, self._client._multi_spec_of(names, **options), cancel_on_lost=cancel_on_lost)
+
+    @lists(LockArguments)
+    def rwlock(self, name: str, *, cancel_on_lost: bool = False, **options: Unpack[LockArguments]) -> "AsyncRWLock":
+        """Return a read-write lock: many readers or one writer; send nothing.
+
+        Args:
+            name: as for `lock`, which is the writer's side of the same name.
+            cancel_on_lost: as for `lock`, for both sides.
+            options: as for `lock`. With ``fair=False`` a writer waits for as long as new readers come.
+
+        Raises:
+            TypeError: an argument of a wrong type, an unknown option.
+            ConfigurationError: a value that can't work.
+        """
+        from relock.aio_rwlock import AsyncRWLock
+
+        check_lock_keywords("rwlock", options)
+        check_flag("cancel_on_lost", cancel_on_lost)
+        self._call_on_loop(options, "on_lost")
+        spec = self._client._spec_of(name, **options)
+        return AsyncRWLock(self, spec, self._client._options, cancel_on_lost=cancel_on_lost)
 
     @lists(LockArguments)
     def semaphore(self, name: str, limit: int, **options: Unpack[LockArguments]) -> "AsyncSemaphore":

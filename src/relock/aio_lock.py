@@ -320,7 +320,7 @@ class AsyncHeldDoor(AsyncReleaseDoor, Holding):
 
     __slots__ = ()
 
-    _releasing = staticmethod(Calls.release)
+    _releasing: ClassVar[Callable[..., CallFlow[None]]] = staticmethod(Calls.release)
 
     def ensure(self, seconds: float = 0.0) -> Coroutine[Any, Any, int]:
         """Check, usually without I/O, that the caller's hold is valid for `seconds` more.
@@ -398,7 +398,7 @@ class AsyncLock(AsyncDoor, AsyncHeldDoor):
     __slots__ = ("_loss_hooks",)
 
     _client: AsyncLockClient
-    _acquiring = staticmethod(Calls.acquire)
+    _acquiring: ClassVar[Callable[..., CallFlow[Any]]] = staticmethod(Calls.acquire)
 
     def __init__(self, client: AsyncLockClient, spec: LockSpec, *, cancel_on_lost: bool) -> None:
         super().__init__(client, spec, spec.keys.name)

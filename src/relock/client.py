@@ -48,6 +48,7 @@ from relock.lock import Lock
 if TYPE_CHECKING:
     from relock._statistics import Statistics
     from relock.multi_lock import MultiLock
+    from relock.rwlock import RWLock
     from relock.semaphore import Semaphore
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -164,6 +165,23 @@ class Client:
         return MultiLock(self, self._multi_spec_of(names, **options))
 
     @lists(LockArguments)
+    def rwlock(self, name: str, **options: Unpack[LockArguments]) -> "RWLock":
+        """Return a read-write lock: many readers or one writer; send nothing.
+
+        Args:
+            name: as for `lock`, which is the writer's side of the same name.
+            options: as for `lock`. With ``fair=False`` a writer waits for as long as new readers come.
+
+        Raises:
+            TypeError: an argument of a wrong type, an unknown option.
+            ConfigurationError: a value that can't work.
+        """
+        from relock.rwlock import RWLock
+
+        check_lock_keywords("rwlock", options)
+        return RWLock(self, self._spec_of(name, **options), self._options)
+
+    @lists(LockArguments)
     def semaphore(self, name: str, limit: int, **options: Unpack[LockArguments]) -> "Semaphore":
         """Return a semaphore: at most `limit` permits at a time; send nothing.
 
@@ -191,8 +209,7 @@ class Client:
 
     def _permit_spec_of(self, name: str, limit: int, **given: Unpack[LockArguments]) -> LockSpec:
         """Return what the requests for one permit of a semaphore have in common."""
-        keys = permit_keys(self._options.prefix, check_name(name))
-        wish = Wish(1, check_limit(limit))
+        keys, wish = permit_keys(self._options.prefix, check_name(name)), Wish(1, check_limit(limit))
         return LockSpec.of(keys, self._addresses, self._options_of(**given), self._options, wish)
 
     def _options_of(self, **given: Unpack[LockArguments]) -> LockOptions:

@@ -219,7 +219,7 @@ class HeldDoor(ReleaseDoor, Holding):
 
     __slots__ = ()
 
-    _releasing = staticmethod(Calls.release)
+    _releasing: ClassVar[Callable[..., CallFlow[None]]] = staticmethod(Calls.release)
 
     def ensure(self, seconds: float = 0.0) -> int:
         """Check, usually without I/O, that the caller's hold is valid for `seconds` more.
@@ -287,7 +287,7 @@ class Lock(Door, HeldDoor):
     __slots__ = ()
 
     _client: LockClient
-    _acquiring = staticmethod(Calls.acquire)
+    _acquiring: ClassVar[Callable[..., CallFlow[Any]]] = staticmethod(Calls.acquire)
 
     # Asking the masters ---------------------------------------------------------------------------------------------
 

@@ -132,7 +132,7 @@ def own_pair(
     pair is of a permit.
     """
     keys, owner = keys_of(name, limit), OWNER + wish(limit)
-    acquire, release = (load(keys.family + operation, folder) for operation in ("acquire", "release"))
+    acquire, release = (load(keys.script_name(operation), folder) for operation in ("acquire", "release"))
     for script in (acquire, release):
         bare.load(script.source)
     take, give = (call_of(script, keys, owner=owner) for script in (acquire, release))

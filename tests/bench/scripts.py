@@ -98,7 +98,7 @@ class HandOvers:
         self._bare, self._listener = bare, listener
         self._keys, self._wish = keys_of(f"bench-handed-{hash(folder):x}", limit), wish(limit).decode()
         operations = ("acquire", "enqueue", "release")
-        self._scripts = {name: load(self._keys.family + name, folder) for name in operations}
+        self._scripts = {name: load(self._keys.script_name(name), folder) for name in operations}
         for script in self._scripts.values():
             bare.load(script.source)
         self._listener.call(packed("SUBSCRIBE", client_channel(self._keys.prefix, CLIENT)))

@@ -276,8 +276,8 @@ BUGS = [
     Bug(
         "a ticket is proposed that others have passed",
         "lua/enqueue.lua",
-        "math.max(tonumber(last[2] or 0) + 1, tonumber(grantee",
-        "math.max(tonumber(grantee",
+        "math.max(tonumber(last[2] or 0) + 1, ticket_above_holders",
+        "math.max(ticket_above_holders",
         seed=1060,
     ),
     Bug(

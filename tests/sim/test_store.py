@@ -96,6 +96,7 @@ SHAPES: list[tuple[Any, ...]] = [
     (b"ZRANGEBYSCORE", sets, bounds, bounds),
     (b"ZRANGEBYSCORE", sets, bounds, bounds, b"LIMIT", ranks, ranks),
     (b"PUBLISH", texts, texts),
+    (b"PUBSUB", b"NUMSUB", some(texts)),
 ]
 FILLING = [shape for shape in SHAPES if shape[0] in (b"HSET", b"ZADD")]
 BEGINNING: list[Words] = [

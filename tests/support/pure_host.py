@@ -144,8 +144,8 @@ class PureHost(Host):
     def _reply(self, call: Call) -> list[Any]:
         """Carry out a call on all masters, and return the reply of each."""
         name, script, owner = call.keys.name, call.script.name, call.own.split(b"\r\n")[1]
-        script = script.removeprefix(call.keys.family)
-        of_permits: list[Any] = [b""] if call.keys.family else []
+        of_permits: list[Any] = [b""] if script.startswith("permit_") else []
+        script = script.removeprefix("permit_").removeprefix("read_")
         if script in ("acquire", "enqueue"):
             if name in self.taken:
                 refusal = [b"refused", 1_000_000, 5_000, 0, b"you:1"]

@@ -29,7 +29,7 @@ def test_the_keys_of_a_semaphore_share_the_hash_tag_of_a_lock_of_that_name_and_n
     assert keys.leases == b"lock:{orders:42}:sem:leases"
     assert keys.limit == b"lock:{orders:42}:sem:limit"
     assert keys.master == lock.master
-    assert (lock.family, keys.family) == ("", "permit_")
+    assert (lock.script_name("acquire"), keys.script_name("acquire")) == ("acquire", "permit_acquire")
     assert keys != lock
     assert keys == permit_keys("lock", "orders:42")
 

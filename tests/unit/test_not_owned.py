@@ -7,22 +7,25 @@ from collections.abc import Callable
 from typing import Any
 
 from relock._core.book import Book
-from relock._owner import Owner, caller_name, current_thread, named, owner_of_permit
+from relock._keys import LockKeys, lock_keys, permit_keys, read_keys
+from relock._owner import Owner, as_reader, caller_name, current_thread, named, owner_of_permit
 from relock._runtime.aio.foreground import current_task
+
+LOCK = lock_keys("lock", "a")
 
 
 class FakeHold:
     """A hold, as the book sees it."""
 
-    def __init__(self, who: Owner) -> None:
-        self.key, self.liveness, self.loss = who.key, who.liveness, None
+    def __init__(self, who: Owner, keys: LockKeys) -> None:
+        self.key, self.liveness, self.loss, self.keys = who.key, who.liveness, None, keys
 
 
-def error_for(holder: Owner | None, caller: Owner) -> str:
-    """Return the text for a `caller`, where `holder` has the lock."""
+def error_for(holder: Owner | None, caller: Owner, keys: LockKeys = LOCK) -> str:
+    """Return the text for a `caller`, where `holder` has the lock, or what else has these `keys`."""
     book: Any = Book()
     if holder is not None:
-        book["a", holder.key] = FakeHold(holder)
+        book["a", holder.key] = FakeHold(holder, keys)
     return str(book.not_owned("a", caller))
 
 
@@ -85,9 +88,16 @@ def test_where_nobody_of_this_client_has_it_the_sentence_is_whole() -> None:
 def test_a_permit_of_the_same_name_is_no_hold_of_the_lock() -> None:
     book: Any = Book()
     permit = owner_of_permit(current_thread())
-    book["a", permit.key] = FakeHold(permit)
+    book["a", permit.key] = FakeHold(permit, permit_keys("lock", "a"))
     assert book.of_name("a") == []
     assert "is held by" not in str(book.not_owned("a", named("job")))
+
+
+def test_a_reader_is_told_so_and_does_not_have_the_lock_as_a_writer() -> None:
+    reader = as_reader(named("job"))
+    text = error_for(reader, named("other"), read_keys("lock", "a"))
+    assert text.startswith("owner='other' does not hold 'a': ")
+    assert error_for(named("job"), reader) == "owner='job' does not hold 'a' as a reader"
 
 
 def test_a_permit_that_its_caller_does_not_have_was_released_or_is_another_process_s() -> None:

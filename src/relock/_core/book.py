@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from relock._core.hold import Hold
 from relock._errors import LockLostError, NotOwnedError
-from relock._owner import Owner, OwnerKey, PermitKey, caller_name
+from relock._keys import LOCK
+from relock._owner import Owner, OwnerKey, PermitKey, ReadKey, caller_name
 
 HoldKey = tuple[str, OwnerKey]
 
@@ -12,14 +13,20 @@ TOLD_MAX = 1000  # lost holds that are kept, for `Lock.lost`, after their owners
 
 
 class Book(dict[HoldKey, Hold]):
-    """Holds by lock name and caller. The book is a dict, whose single operations are atomic: it needs no lock."""
+    """Holds by lock name and caller. The book is a dict, whose single operations are atomic: it needs no lock.
 
-    def of_name(self, name: str) -> list[Hold]:
-        """Return the valid holds of the lock `name`, of all callers; permits of a semaphore are not among these."""
+    Attributes:
+        had_readers: a caller of this client has asked for a lock as a reader.
+    """
+
+    had_readers: bool = False
+
+    def of_name(self, name: str, kind: str = LOCK) -> list[Hold]:
+        """Return the valid holds of this `kind` under this `name`, of all callers."""
         return [
             hold
-            for (held, owner), hold in self.copy().items()
-            if held == name and hold.loss is None and not isinstance(owner, PermitKey)
+            for (held, _), hold in self.copy().items()
+            if held == name and hold.loss is None and hold.keys.kind == kind
         ]
 
     def all(self) -> list[Hold]:
@@ -48,6 +55,8 @@ class Book(dict[HoldKey, Hold]):
         if isinstance(who.key, PermitKey):
             return NotOwnedError(f"this permit of {name!r} was released already, or in another process", lock=name)
         caller = caller_name(who.key, who.liveness)
+        if isinstance(who.key, ReadKey):
+            return NotOwnedError(f"{caller} does not hold {name!r} as a reader", lock=name)
         holder = next((caller_name(hold.key, hold.liveness) for hold in self.of_name(name)), None)
         if holder is None:
             text = f"{caller} does not hold {name!r}: a caller must acquire a lock before it can use or release it"

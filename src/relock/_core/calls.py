@@ -27,6 +27,7 @@ from relock._core.host import Host, WaiterRegister
 from relock._core.interrupts import Interrupted
 from relock._core.lock_spec import LockSpec
 from relock._core.loops import let_in
+from relock._core.own import beside_own
 from relock._core.quorum import (
     NEVER,
     Grant,
@@ -94,6 +95,7 @@ class Calls:
         Raises:
             LockLostError: the caller's hold was lost and it has not left every level yet.
             RuntimeError: another task of the caller's event loop uses the thread's hold.
+            UpgradeError: the caller asks as a writer, and has the lock as a reader.
         """
         host = self._host
         key = (spec.keys.name, who.key)
@@ -106,7 +108,8 @@ class Calls:
             yield from self._nest(record, hold, spec.options, count)
             outcome = None
         else:
-            outcome = yield from self._take(record, spec, who, until, count)
+            beside = beside_own(host, spec, who) if spec.is_shared or host.holds.had_readers else b""
+            outcome = yield from self._take(record, spec, who, until, count=count, beside=beside)
         if record.gate is not None:
             record.completed = (host.holds.get(key) if outcome is None else None), count
             host.gates.leave(record)
@@ -136,13 +139,13 @@ class Calls:
         return Refused(info.owner, len(info.queue), info.ttl, None, undecided=False)
 
     def _take(
-        self, record: CallRecord, spec: LockSpec, who: Owner, until: float, count: int
+        self, record: CallRecord, spec: LockSpec, who: Owner, until: float, *, count: int, beside: bytes
     ) -> CallFlow[Outcome | None]:
         host = self._host
         started_at = host.clock()
         waiter = next(self._hub.names) if who.name is None else self._hub.new_name(who.name)
         # A releaser gives one level.
-        waiter += spec.templates.grant_mark if count == 1 and host.may_be_handed else spec.templates.mark
+        waiter += (spec.templates.grant_mark if count == 1 and host.may_be_handed else spec.templates.mark) + beside
         owners = [waiter]
         record.owners, record.spec = owners, spec  # Note, then send: from here on an interrupt undoes the attempt
         in_line = started_at < until and started_at - host.waited_at < IN_LINE_SECONDS
@@ -217,8 +220,7 @@ class Calls:
         host, waiter = self._host, owners[0]
         if not (yield Listen(spec.keys, waiter, NEVER)):  # a message may come before the reply
             return None, None, None
-        end = started_at + spec.node_timeout
-        request = spec.templates.enqueue
+        request, end = spec.templates.enqueue, started_at + spec.node_timeout
         answers: Sequence[Answer] = (self._at_once and self._at_once(request, spec.keys, waiter, started_at, end)) or (
             yield Exchange(request, spec.keys, waiter, started_at, end, is_attempt_certain)
         )
@@ -280,10 +282,9 @@ class Calls:
         hold.wanted = count  # Note, then send: if the janitor is writing an older count now, it writes this one too
         longest = min(host.node_timeout, hold.spec.node_timeout)
         sent_at, request = host.clock(), release_flows.count_request(count)
-        until = sent_at + longest
-        first: Sequence[Answer] = (self._at_once and self._at_once(request, hold.keys, hold.owner, sent_at, until)) or (
-            yield Exchange(request, hold.keys, hold.owner, sent_at, until, is_count_certain, ends=True)
-        )
+        first: Sequence[Answer] = (
+            self._at_once and self._at_once(request, hold.keys, hold.owner, sent_at, sent_at + longest)
+        ) or (yield Exchange(request, hold.keys, hold.owner, sent_at, sent_at + longest, is_count_certain, ends=True))
         reply = first[0][0]
         if len(first) == 1 and isinstance(reply, list) and reply[0] == b"counted":
             return True
@@ -379,8 +380,7 @@ class Calls:
             raise lost_error(hold)
         hold.count = 0
         if ending.is_awaited:
-            is_left = partial(hold.may_be_left, answers)
-            undo = partial(host.undo_hold, hold)
+            is_left, undo = partial(hold.may_be_left, answers), partial(host.undo_hold, hold)
             host.janitor.look_later(PendingCheck(is_left, answers, hold.late_until, undo))
         elif ending.is_left:
             host.janitor.hand(host.undo_hold(hold))

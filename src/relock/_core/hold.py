@@ -146,7 +146,7 @@ class Hold:
     @property
     def kept(self) -> int:
         """Number that the masters keep for this owner: the hold count, or the slot of a permit."""
-        return slot_of(self.owner, self.answers) if self.keys.family else self.count
+        return self.count if self.spec.templates.kept == "count" else slot_of(self.owner, self.answers)
 
     @property
     def fence(self) -> int:

@@ -1,14 +1,16 @@
 """Requests of one lock to the masters, computed once from its options."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from attrs import frozen
 
 from relock._caches import Cache
 from relock._core.quorum import drift_of, quorum_of
-from relock._keys import LockKeys
+from relock._keys import READ, LockKeys, ReadKeys
 from relock._options import ClientOptions, LockOptions
+from relock._owner import READ_MARK
 from relock._scripts import Prepared, load, load_all
 
 HANDED_LEASE_SECONDS = 3.0  # the longest lease that a releaser may give; a lost message blocks the lock for so long
@@ -33,7 +35,7 @@ class CallTemplates(NamedTuple):
     Attributes:
         fair: 1 if a newcomer goes behind the queue, else 0.
         hand: 1 if a release gives the lock to the first waiter, 0 if it only wakes that waiter.
-        mark: the end of the waiters' names: what a waiter for permits asks for; empty for a lock.
+        mark: the end of the waiters' names: what a waiter for permits asks for, or that it is a reader.
         grant_mark: the same, with the lease that a releaser may give such a waiter, if any.
         kept: the name of the argument that the masters keep for an owner: ``count``, or ``slot``.
         usual: the value of this argument in the prepared requests.
@@ -71,12 +73,12 @@ Options = tuple[bytes, float, bool, bool, bool]
 _templates: Cache[Options, CallTemplates] = Cache()
 
 
-def _templates_for(family: str, options: Options) -> CallTemplates:
+def _templates_for(script_name: Callable[[str], str], options: Options) -> CallTemplates:
     mark, ttl, fair, hands_over, takes_grants = options
     load_all()
     lease, token, is_fair, hand = b"%d" % lease_ms(ttl), b"%d" % token_ms(ttl), b"%d" % fair, b"%d" % hands_over
-    kept, usual = ("slot", ANY_SLOT) if family else ("count", 1)
-    taking = load(family + "acquire").prepare(**{kept: usual}, lease_ms=lease, token_ms=token, fair=is_fair)
+    kept, usual = ("slot", ANY_SLOT) if b"/" in mark else ("count", 1)
+    taking = load(script_name("acquire")).prepare(**{kept: usual}, lease_ms=lease, token_ms=token, fair=is_fair)
     queueing: dict[str, bytes | int] = {"ticket": TICKET_AT_ONCE, "alive_ms": ALIVE_MS, "queue_ms": QUEUE_MS}
     return CallTemplates(
         lease_ms=lease,
@@ -89,9 +91,9 @@ def _templates_for(family: str, options: Options) -> CallTemplates:
         usual=usual,
         taking=taking,
         acquire=taking.completed(0),
-        enqueue=load(family + "enqueue").prepare(**{kept: usual}, lease_ms=lease, fair=is_fair, **queueing),
-        release=load(family + "release").prepare(fence=0, token_ms=token, hand=hand),
-        extend=load(family + "extend").prepare(lease_ms=lease, token_ms=token),
+        enqueue=load(script_name("enqueue")).prepare(**{kept: usual}, lease_ms=lease, fair=is_fair, **queueing),
+        release=load(script_name("release")).prepare(fence=0, token_ms=token, hand=hand),
+        extend=load(script_name("extend")).prepare(lease_ms=lease, token_ms=token),
     )
 
 
@@ -101,6 +103,7 @@ class LockSpec:
 
     Attributes:
         slots: how many slots there are, of which each request must name one; None if it need not.
+        is_shared: the hold is a reader's, which other readers may have at the same time.
         node_timeout: the longest wait for one master in one attempt.
         validity: how long a lease is safe to use, from the moment before its request was sent: the ttl less the drift.
     """
@@ -116,6 +119,7 @@ class LockSpec:
     patience: float
     templates: CallTemplates
     slots: int | None = None
+    is_shared: bool = False
 
     @classmethod
     def of(
@@ -130,9 +134,13 @@ class LockSpec:
         hands_over = options.fair and client.handoff == "grant"
         # With `min_replicas` a grant counts only once replicas have it: the waiter asks itself, and waits for them.
         takes_grants = hands_over and not client.min_replicas
-        mark = b""
+        mark, is_shared = b"", keys.kind == READ
         if wish is not None:
             mark, takes_grants = b"#%d/%d" % wish, takes_grants and wish.permits == 1
+        elif is_shared:
+            # A reader is woken, not given a hold. After the last of several readers, which is another one on each
+            # master, the name of a hold that is given would differ as well.
+            mark, takes_grants, hands_over = READ_MARK, False, hands_over and len(masters) == 1
         said_by = mark, options.ttl, options.fair, hands_over, takes_grants
         return cls(
             keys=keys,
@@ -144,9 +152,14 @@ class LockSpec:
             drift_factor=client.drift_factor,
             validity=options.ttl - drift_of(options.ttl, client.drift_factor),
             patience=client.patience,
-            templates=_templates.get(said_by) or _templates.keep(said_by, _templates_for(keys.family, said_by)),
+            templates=_templates.get(said_by) or _templates.keep(said_by, _templates_for(keys.script_name, said_by)),
             slots=wish.limit if wish is not None and len(masters) > 1 else None,
+            is_shared=is_shared,
         )
+
+    def for_readers(self, client: ClientOptions) -> "LockSpec":
+        """Return the spec of the readers of the same lock, with the same options."""
+        return LockSpec.of(ReadKeys(*self.keys), self.masters, self.options, client)
 
 
 @frozen(eq=False, repr=False)

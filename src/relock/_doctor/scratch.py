@@ -61,8 +61,8 @@ class Scratch:
         self.channel = client_channel(self.prefix, self.client)
 
     def owner(self, name: str) -> str:
-        """Return the owner with this name; it wants one permit of one."""
-        return f"{self.client}:{name}#1/1"
+        """Return the owner with this name: a reader, or one that wants one permit of one."""
+        return f"{self.client}:{name}&#1/1"
 
     def call(self, script: str, owner: str, *rest: str | int) -> Any:
         """Run a script as `owner`; return its status, or the server's refusal."""
@@ -99,6 +99,13 @@ class Scratch:
         yield "quarantine", self.call("quarantine", one), "absent"
         yield "lower_guard", self.call("lower_guard", one), "absent"
         yield "force_release", self.call("force_release", one), "released"
+        yield "read_acquire", self.call("read_acquire", one), "granted"
+        yield "read_enqueue", self.call("read_enqueue", two), "granted"
+        yield "read_extend", self.call("read_extend", one), "extended"
+        yield "read_release", self.call("read_release", one), "released"
+        yield "read_heal", self.call("read_heal", one), "healed"
+        yield "read_heartbeat", self.call("read_heartbeat", one, 1, two), "tended"
+        yield "read_give_back", self.call("read_give_back", two), "released"
         yield "permit_acquire", self.call("permit_acquire", one), "granted"
         yield "permit_enqueue", self.call("permit_enqueue", two), "queued"
         yield "permit_inspect", self.call("permit_inspect", one), "info"

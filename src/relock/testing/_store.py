@@ -404,6 +404,10 @@ class Store:
             self.published.append((channel, as_text(message)))
         return heard
 
+    def pubsub(self, _subcommand: bytes, *channels: bytes) -> tuple[bytes | int, ...]:
+        """PUBSUB NUMSUB channel [channel ...]."""
+        return tuple(part for channel in channels for part in (channel, self.listeners.get(channel, 0)))
+
 
 COMMANDS = {
     **{name.upper(): name for name in ("time", "info", "exists", "pexpire", "pttl", "type", "get", "set", "incr")},
@@ -412,12 +416,13 @@ COMMANDS = {
     **{name.upper(): name for name in ("zcount", "zrange", "zrevrange", "zrangebyscore")},
     "DEL": "delete",
     "PUBLISH": "publish",
+    "PUBSUB": "pubsub",
 }
 """The methods of `Store` by the names of their commands."""
 
 PLAIN, STATUS, ARRAY, HOLES = range(4)
 KINDS = {
-    **dict.fromkeys(("TIME", "HKEYS", "ZRANGE", "ZREVRANGE", "ZRANGEBYSCORE"), ARRAY),
+    **dict.fromkeys(("TIME", "HKEYS", "ZRANGE", "ZREVRANGE", "ZRANGEBYSCORE", "PUBSUB"), ARRAY),
     "HMGET": HOLES,
     "SET": STATUS,
     "TYPE": STATUS,

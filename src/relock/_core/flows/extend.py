@@ -49,14 +49,14 @@ def _call(hold: Hold, ttl: float) -> Call:
     """Return the call that renews the lease of `hold` for `ttl` seconds."""
     if ttl == hold.spec.ttl:
         return hold.spec.templates.extend.call(hold.keys, hold.owner)
-    return load(hold.keys.family + "extend").call(
+    return load(hold.keys.script_name("extend")).call(
         hold.keys, owner=hold.owner, lease_ms=lease_ms(ttl), token_ms=token_ms(ttl)
     )
 
 
 def _heal_call(hold: Hold, ttl: float) -> Call:
     """Return the call that gives `hold` to a master, for `ttl` seconds."""
-    script = load(hold.keys.family + "heal")
+    script = load(hold.keys.script_name("heal"))
     return script.call(hold.keys, owner=hold.owner, value=hold.kept, lease_ms=lease_ms(ttl), fence=hold.token)
 
 

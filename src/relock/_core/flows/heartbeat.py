@@ -63,7 +63,7 @@ def judge_heartbeat(answers: Sequence[Answer], votes: Sequence[bool]) -> Heartbe
 def _calls(client: bytes, keys: LockKeys, waiters: Sequence[tuple[int, bytes]]) -> list[Call]:
     chunks = (waiters[i : i + WAITERS_PER_CALL] for i in range(0, len(waiters), WAITERS_PER_CALL))
     return [
-        load(keys.family + "heartbeat").call(
+        load(keys.script_name("heartbeat")).call(
             keys,
             *(item for waiter in chunk for item in waiter),
             client=client,

@@ -13,6 +13,7 @@ from relock._keys import LOCK
 from relock._scripts import load
 
 QUEUE_LIMIT = 10_000
+READER_FIELDS = 3  # of each reader in a reply: its name, its hold count, its ms left
 KNOWS_ITSELF = 0  # the fence for a lone master: it has given every token itself, so there is none to tell it
 
 MasterReplies = Sequence[Reply | Failure]
@@ -39,11 +40,12 @@ class LockInfo:
 
     Attributes:
         name: the lock's name.
-        owner: ``<client>:<uuid>`` of the holder; None if the lock is free, or another library's.
-        hold_count: how many levels the holder has; 0 if the lock is free, or another library's.
-        ttl: seconds until the lease ends; 0.0 if the lock is free, infinity if another library's has no end.
+        owner: ``<client>:<uuid>`` of the first of the `holders`; None if the lock is free, or another library's.
+        hold_count: how many levels that holder has; 0 if the lock is free, or another library's.
+        ttl: seconds until its lease ends; 0.0 if the lock is free, infinity if another library's has no end.
         token: the last fencing token that the masters remember; None if they remember none.
         queue: the waiters, in the order in which they will be served.
+        readers: the readers that have the lock, the one whose lease ends last first; empty if there are none.
     """
 
     name: str
@@ -52,6 +54,7 @@ class LockInfo:
     ttl: float
     token: int | None
     queue: tuple[str, ...]
+    readers: tuple[Holder, ...] = ()
 
     @property
     def held(self) -> bool:
@@ -60,8 +63,8 @@ class LockInfo:
 
     @property
     def holders(self) -> tuple[Holder, ...]:
-        """Holder, as a tuple of one; empty if the lock is free, or another library's."""
-        return () if self.owner is None else (Holder(self.owner, self.hold_count, self.ttl),)
+        """Holder, as a tuple of one, or the `readers`; empty if the lock is free, or another library's."""
+        return self.readers or () if self.owner is None else (Holder(self.owner, self.hold_count, self.ttl),)
 
     @property
     def kind(self) -> str:
@@ -75,7 +78,7 @@ def look(spec: LockSpec, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator
     This changes nothing on the masters. So if too few reply because connections ended, all masters are asked once
     more, within the same time limit.
     """
-    ask = Ask((load(spec.keys.family + "inspect").call(spec.keys, limit=limit),), clock() + spec.node_timeout)
+    ask = Ask((load(spec.keys.script_name("inspect")).call(spec.keys, limit=limit),), clock() + spec.node_timeout)
     replies = first_of_each((yield ask))
     if is_worth_another_look(replies) and clock() < ask.until:
         again = first_of_each((yield ask))
@@ -97,14 +100,34 @@ def agree(name: str, answers: MasterReplies) -> LockInfo | None:
     if len(replies) < quorum:
         return None
     held = [reply for reply in replies if reply[0] == b"held"]
+    shared = [reply for reply in replies if reply[0] == b"shared"]
     token = max(reply[5] if reply[0] == b"held" else reply[2] for reply in replies) or None
     queue = tuple(waiter.decode(errors="replace") for waiter in max((reply[-1] for reply in replies), key=len))
-    if len(replies) - len(held) >= quorum:
+    if len(replies) - len(held) - len(shared) >= quorum:
         return LockInfo(name, None, 0, 0.0, token, queue)
+    if len(shared) > len(held):
+        readers = _readers(shared, quorum)
+        return LockInfo(name, readers[0].owner, readers[0].hold_count, readers[0].ttl, token, queue, readers)
     owners = [reply[3] for reply in held]
     _, _, pttl_ms, owner, count, *_ = max(held, key=lambda reply: (owners.count(reply[3]), reply[4]))
     ttl = max(pttl_ms, 1) / 1000 if pttl_ms >= 0 else float("inf")
     return LockInfo(name, owner.decode(errors="replace") or None, count, ttl, token, queue)
+
+
+def _readers(replies: Sequence[Any], quorum: int) -> tuple[Holder, ...]:
+    """Return the readers that a quorum of the masters name; if there are none, those that most masters name."""
+    found: dict[bytes, list[tuple[int, int]]] = {}
+    for reply in replies:
+        flat = reply[3]
+        for i in range(0, len(flat), READER_FIELDS):
+            found.setdefault(flat[i], []).append((int(flat[i + 2]), int(flat[i + 1])))
+    enough = min(quorum, max(map(len, found.values())))
+    readers = []
+    for owner, said in found.items():
+        if len(said) >= enough:
+            left_ms = sorted((left for left, _ in said), reverse=True)[enough - 1]
+            readers.append(Holder(owner.decode(errors="replace"), max(count for _, count in said), left_ms / 1000))
+    return tuple(sorted(readers, key=lambda reader: -reader.ttl))
 
 
 def force_release(spec: LockSpec, clock: Clock) -> Generator[Effect, Any, tuple[bool, MasterReplies]]:

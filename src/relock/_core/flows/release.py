@@ -21,7 +21,7 @@ def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float) -> Call:
 
     The next waiter is not given the lock: only the release of a hold does that.
     """
-    return load(keys.family + "release").call(keys, owner=owner, fence=fence, token_ms=token_ms(ttl), hand=0)
+    return load(keys.script_name("release")).call(keys, owner=owner, fence=fence, token_ms=token_ms(ttl), hand=0)
 
 
 class Ending(NamedTuple):
@@ -60,7 +60,7 @@ def end_wait(spec: LockSpec, waiter: bytes, until: float) -> Ask:
 
 def give_back_call(keys: LockKeys, owner: bytes, ticket: int = 0) -> Call:
     """Return the call that ends any hold of an attempt; the waiter keeps its place, with `ticket` if not 0."""
-    return load(keys.family + "give_back").call(
+    return load(keys.script_name("give_back")).call(
         keys,
         owner=owner,
         ticket=ticket,
@@ -76,7 +76,7 @@ def give_back(spec: LockSpec, owner: bytes, ticket: int | None, until: float) ->
 
 def leave_call(keys: LockKeys, owner: bytes) -> Call:
     """Return the call that gives up the place in the queue of a waiter that has left."""
-    return load(keys.family + "leave").call(keys, owner=owner)
+    return load(keys.script_name("leave")).call(keys, owner=owner)
 
 
 def count_request(count: int) -> Prepared:

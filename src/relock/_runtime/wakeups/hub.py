@@ -19,8 +19,8 @@ from weakref import ref
 from relock._core.effects import Handed
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, gather_seconds, quorum_of
-from relock._keys import LockKeys, lock_keys, permit_keys
-from relock._owner import readable
+from relock._keys import LockKeys, lock_keys, permit_keys, read_keys
+from relock._owner import READ_MARK, readable
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wait_queue import WaitQueue
@@ -273,9 +273,10 @@ class Hub(ABC, Generic[S]):
                 self._listener.pass_turn_on(keys, owner)
 
     def _keys_of(self, uuid: bytes, name: bytes) -> LockKeys | None:
-        """Return the keys of the lock or semaphore `name`: a waiter for permits says with a ``#`` how many it wants."""
+        """Return the keys of what a waiter waits for by this `name`; a mark in its uuid says what that is."""
+        make = permit_keys if b"#" in uuid else read_keys if READ_MARK in uuid else lock_keys
         try:
-            return (permit_keys if b"#" in uuid else lock_keys)(self.prefix, name.decode())
+            return make(self.prefix, name.decode())
         except UnicodeDecodeError:
             return None  # no lock has such a name
 

@@ -1,0 +1,38 @@
+-- Provides writer_of(lock, leases): the holder that is no reader; nil if there is none. '' for
+-- the key of another program: one of another type, or with many fields that are not readers'.
+--
+-- A reader's name has a mark, &, and an entry in `leases`. A writer's has neither, so a reader
+-- that is the same owner may stand beside it.
+local function writer_of(lock, leases)
+  local fields, readers = on_own('HLEN', lock), on_own('ZCARD', leases)
+  if not fields or not readers or (fields ~= readers and fields > holders_max) then
+    return ''
+  elseif fields > 1 and fields == readers then
+    return nil
+  end
+  for _, name in ipairs(redis.call('HKEYS', lock)) do
+    if not string.find(name, '&', 1, true) then
+      return name
+    end
+  end
+end
+
+-- Provides is_own(writer, owner): whether this reader has the lock as that writer already. The
+-- reader's name then ends with the part of the writer's that its client has made.
+local function is_own(writer, owner)
+  local client, stem = string.match(owner, '^([^:]*):[^&~]*&([^~]+)')
+  return stem ~= nil and string.match(writer, '^[^@~&#]*') == client .. ':' .. stem
+end
+
+-- Makes the keys of a lock that only readers have end with the latest of their leases: the end
+-- of a reader that had a longer one has ended that lease.
+local function end_with_latest(lock, leases, now_us)
+  local latest = redis.call('ZREVRANGE', leases, 0, 0, 'WITHSCORES')[2]
+  if latest then
+    local left_ms = math.max(1, tonumber(latest) - math.floor(now_us / 1000))
+    if left_ms < 2 ^ 46 then
+      redis.call('PEXPIRE', lock, digits(left_ms))
+      redis.call('PEXPIRE', leases, digits(left_ms))
+    end
+  end
+end

@@ -1,0 +1,37 @@
+"""Two holds of one owner on one lock: as a writer and as a reader.
+
+Both are ordinary holds, each with its own levels, lease and renewal. An owner that has the lock as a writer may take it
+as a reader as well, at once: the reader's name says which writer it belongs to, and the masters let it in beside that
+one. When the writer's hold ends first, the reader's is left on each master, and other readers get in: that is the whole
+downgrade, and no moment is without a hold.
+
+The other way round is an error. A reader that waits for all readers to end waits for itself.
+"""
+
+from relock._core.host import Host
+from relock._core.lock_spec import LockSpec
+from relock._errors import UpgradeError
+from relock._owner import Owner, ReadKey, stem_of
+
+
+def beside_own(host: Host, spec: LockSpec, who: Owner) -> bytes:
+    """Return how a reader's name ends that has the lock as a writer already: it says which writer. Else return nothing.
+
+    Raises:
+        UpgradeError: the caller asks as a writer, and has the lock as a reader.
+        LockLostError: the caller's other hold was lost.
+    """
+    name, holds = spec.keys.name, host.holds
+    if spec.is_shared:
+        holds.had_readers = True
+    hold = holds.get((name, who.key.owner if isinstance(who.key, ReadKey) else ReadKey(who.key)))
+    if hold is None or hold.count == 0:
+        return b""
+    host.check_valid(hold)
+    if spec.is_shared:
+        return stem_of(hold.owner)
+    raise UpgradeError(
+        f"the caller has {name!r} as a reader, and would wait for itself as a writer: release the read lock first, or "
+        "take the write lock first and the read lock inside",
+        lock=name,
+    )
