@@ -8,7 +8,7 @@ from attrs import frozen
 
 from relock._caches import Cache
 from relock._core.quorum import drift_of, quorum_of
-from relock._keys import READ, LockKeys, ReadKeys
+from relock._keys import LockKeys, ReadKeys
 from relock._options import ClientOptions, LockOptions
 from relock._owner import READ_MARK
 from relock._scripts import Prepared, load, load_all
@@ -134,7 +134,7 @@ class LockSpec:
         hands_over = options.fair and client.handoff == "grant"
         # With `min_replicas` a grant counts only once replicas have it: the waiter asks itself, and waits for them.
         takes_grants = hands_over and not client.min_replicas
-        mark, is_shared = b"", keys.kind == READ
+        mark, is_shared = b"", keys.__class__ is ReadKeys
         if wish is not None:
             mark, takes_grants = b"#%d/%d" % wish, takes_grants and wish.permits == 1
         elif is_shared:
