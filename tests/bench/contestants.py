@@ -24,7 +24,7 @@ from bench.names import (
     LOOP_HOP,
     OWN_SCRIPTS,
     PERMITS,
-    PERMITS_HOP,
+    PERMITS_HOPS,
     PROCESSES,
     REDIS_PY_TASKS,
     RELOCK_TASKS,
@@ -88,6 +88,7 @@ class Contestant:
         polls: True if the waiters poll, so that measuring takes longer.
         toolchain: the other language.
         program: the module of Python whose processes are workers.
+        limit: how many workers may have it at a time; fewer workers hand nothing over.
     """
 
     pairs: Callable[[Sequence[int]], Pairs] | None = None
@@ -98,6 +99,7 @@ class Contestant:
     polls: bool = False
     toolchain: Toolchain | None = None
     program: str = WORKERS
+    limit: int = 1
 
     def has_pairs(self, masters: int, kind: str) -> bool:
         """Return True if its pairs are measured with so many masters, for this kind of workers."""
@@ -106,7 +108,7 @@ class Contestant:
     def hands_over(self, masters: int, kind: str, workers: int) -> bool:
         """Return True if its hand-offs are measured under these conditions."""
         is_able = self.enter is not None or (self.toolchain is not None and workers <= PROGRAMS_MAX)
-        return is_able and masters in self.masters and kind in self.kinds
+        return is_able and workers > self.limit and masters in self.masters and kind in self.kinds
 
 
 # relock ---------------------------------------------------------------------------------------------------------------
@@ -161,8 +163,8 @@ class _OnePermit:
 
     @property
     def token(self) -> int | None:
-        """Return the permit's fencing token, by which the order of hand-offs is judged."""
-        return None if self._permit is None else self._permit.token
+        """Return the only permit's fencing token, by which the order of hand-offs is judged; each slot has an order."""
+        return None if self._permit is None or self._semaphore.limit > 1 else self._permit.token
 
     def acquire(self) -> None:
         self._permit = self._semaphore.acquire()
@@ -174,11 +176,11 @@ class _OnePermit:
 
 @contextmanager
 def _permit_site(job: Job) -> Iterator[Callable[[], Locker]]:
-    """Open the client of the workers of one process, which hand over the only permit of a semaphore."""
+    """Open the client of the workers of one process, which hand over the permits of a semaphore."""
     with Client(list(job.urls), prefix=job.prefix, ttl=job.ttl) as client:
 
         def locker() -> Locker:
-            semaphore = client.semaphore(job.name, 1)
+            semaphore = client.semaphore(job.name, job.limit)
             with semaphore:  # the first acquire connects
                 return _OnePermit(semaphore)
 
@@ -321,7 +323,7 @@ CONTESTANTS: dict[str, Contestant] = {
     **{name: Contestant(_pairs(partial(_permit, limit)), masters=(1, 5)) for limit, name in PERMITS.items()},
     RELOCKS_HOP: Contestant(None, lambda job: site(job, handoff="grant"), OF_RELOCK),
     "relock, two hops": Contestant(None, lambda job: site(job, handoff="wake"), OF_RELOCK),
-    PERMITS_HOP: Contestant(None, _permit_site, OF_RELOCK),
+    **{name: Contestant(None, _permit_site, OF_RELOCK, limit=limit) for limit, name in PERMITS_HOPS.items()},
     "python-redis-lock": _peer(_python_redis_lock, sends=SETS | {"blpop"}, masters=(1,), polls=False),
     "redis-py Lock": _peer(_redis_py, masters=(1,)),
     "redlock-py": _peer(_RedlockPy, masters=(3, 5)),

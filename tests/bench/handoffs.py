@@ -53,6 +53,7 @@ class Cell:
             threads=threads,
             section_seconds=self.section_ms / 1e3,
             ttl=LEASE_SECONDS,
+            limit=CONTESTANTS[contestant].limit,
         )
 
 

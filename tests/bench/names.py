@@ -7,7 +7,8 @@ FLOOR, AFRESH = "redis-py connections", "relock, a new lock each time"
 AT_ONCE = {number: f"relock, {number} at once" for number in (1, 2, 8)}
 #: Semaphores of which one permit is taken, by their limit.
 PERMITS = {limit: f"relock, a permit of {limit}" for limit in (1, 10)}
-PERMITS_HOP = "relock, one hop of a permit"
+#: Semaphores of which a permit is handed over, by their limit.
+PERMITS_HOPS = {limit: f"relock, one hop, a permit of {limit}" for limit in (1, 4)}
 OWN_SCRIPTS = "relock's scripts, bare"
 TWO_HOPS = "two hops, bare"
 LOOP_FLOOR, LOOP_HOP = "relock's scripts, bare on a loop", "one hop, bare on a loop"
@@ -18,6 +19,7 @@ REDIS_PY_TASKS = "redis-py asyncio Lock"
 LONE, THREADS, PROCESSES, TASKS = "alone", "threads", "processes", "tasks"
 #: Processes of tasks, by the object that the tasks wait for.
 KINDS = {"nobody": "nothing: a client alone", "event": "an Event", "lock": "one lock", "locks": "20 locks"}
+EVENT = "an Event"  # which threads wait for, so that others are compared with these
 OF_LOCKS = ("lock", "locks")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from bench.goals import PLACES, Goal, goals, waited
 from bench.names import (
+    EVENT,
     KINDS,
     LOOP_FLOOR,
     LOOP_HOP,
@@ -59,6 +60,8 @@ def rendered(report: dict[str, Any]) -> str:
         parts += ["## Nobody else wants it", *_alone(pairs)]
     if rows := report.get("handoffs"):
         parts += ["## Handed over", *_handed_over(rows), "## Handed over, on several masters", *_on_several(rows)]
+    if waiting := report.get("waiting"):
+        parts += [f"## {waiting['threads']:,} threads that wait", _of_threads(waiting)]
     if found := report.get("aio"):
         parts += ["## Tasks of an event loop", what_ran(found), *_of_tasks(found)]
     return "\n\n".join(parts)
@@ -123,6 +126,22 @@ def _on_several(rows: Sequence[Row]) -> Iterator[str]:
         yield f"### {masters} masters"
         for kind in dict.fromkeys(row["kind"] for row in several):
             yield from by_workers(kind, where(several, masters=masters, kind=kind))
+
+
+def _of_threads(found: dict[str, Any]) -> str:
+    """Return a table of what threads cost that wait for a lock, or for a permit: the medians over the rounds."""
+    counts = ("threads", "subscriptions", "connections")
+    rows = [
+        [
+            kind,
+            f"{(_middle(found, kind, 'memory_bytes') - _middle(found, EVENT, 'memory_bytes')) / 1e6:.1f}",
+            f"{_middle(found, kind, 'cpu_part'):.2%}",
+            *(f"{_middle(found, kind, count):.0f}" for count in counts),
+            f"{_middle(found, kind, 'calls_per_second'):.1f}",
+        ]
+        for kind in found["rounds"]
+    ]
+    return table(["they wait for", "MB more", "of a CPU", "threads more", *counts[1:], "commands/s"], rows)
 
 
 # Tasks ----------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ STYLE = {
 }
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 FLOORS = ("0.45", "0.65")
-OURS = ("#c0392b", "#e67e22")
+OURS = ("#c0392b", "#e67e22", "#b35806", "#d6604d")
 PEERS = ("#2c7fb8", "#41ab5d", "#7b3294", "#8c510a", "#dd1c77", "#01665e", "#252525", "#99d8c9")
 MARKS = "osD^vPX*"
 
@@ -70,7 +70,7 @@ def _look_of(names: Sequence[str]) -> Callable[[str], dict[str, Any]]:
         if name in floors:
             return {"color": FLOORS[floors.index(name)], "linestyle": "--", "marker": "."}
         if name in ours:
-            return {"color": OURS[ours.index(name)], "linewidth": 2.5, "marker": "o"}
+            return {"color": OURS[ours.index(name) % len(OURS)], "linewidth": 2.5, "marker": "o"}
         number = peers.index(name)
         return {"color": PEERS[number % len(PEERS)], "marker": MARKS[number % len(MARKS)], "markersize": 4}
 

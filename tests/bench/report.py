@@ -1,6 +1,6 @@
 """Measure the documentation's figures: ``python -m bench.report [threads|tasks] [--publish]`` in ``tests``.
 
-The half about threads and processes takes about twenty minutes, the half about tasks eight; longer if other programs
+The half about threads and processes takes about 23 minutes, the half about tasks eight; longer if other programs
 disturb it (`bench.quiet`). ``--publish`` replaces the figures of a whole half in ``docs/results/bench.json``. Then it
 makes the tables and plots of the documentation, from that file alone. Without ``--publish`` the figures are shown, and
 ``--only`` and ``--scale`` measure less.
@@ -28,7 +28,8 @@ from bench.machine import LIBRARIES, LIBRARIES_OF_LOOPS, NOT_PUBLISHED, how_opti
 from bench.names import LONE, PROCESSES, TASKS, THREADS, is_peer
 from bench.peers import missing
 
-HALVES = {"threads": ("handoffs", "pairs"), "tasks": ("handoffs", "pairs", "waiting")}
+HALVES = ("threads", "tasks")
+PARTS = ("handoffs", "pairs", "waiting")
 WORKERS = (2, 8, 32, 128)
 WIDTH = 160
 
@@ -37,7 +38,7 @@ WIDTH = 160
 class Effort:
     """The parts that are measured, among how many workers, and so many times as long as usual."""
 
-    parts: tuple[str, ...] = HALVES["tasks"]
+    parts: tuple[str, ...] = PARTS
     workers: tuple[int, ...] = WORKERS
     scale: float = 1.0
 
@@ -86,9 +87,10 @@ def measure(half: str, effort: Effort, console: Console) -> dict[str, Any]:
         found["pairs"] = (
             pairs.measure(LONE, effort.rounds(10)) if half == "threads" else pairs.measure(TASKS, effort.rounds(25))
         )
-    if half == "tasks" and "waiting" in effort.parts:
+    if "waiting" in effort.parts:
         tell("many that wait")
-        found["waiting"] = waiting.measure_tasks(effort.rounds(3))
+        of_half, usual = (waiting.measure_all_threads, 1) if half == "threads" else (waiting.measure_tasks, 3)
+        found["waiting"] = of_half(effort.rounds(usual))
     return {**found, "seconds": round(time.monotonic() - begin)}
 
 
@@ -108,8 +110,8 @@ def show(found: dict[str, Any]) -> None:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=str(__doc__).partition("\n")[0])
     add = parser.add_argument
-    add("half", nargs="?", choices=tuple(HALVES), help="measure this half only")
-    add("--only", action="append", choices=HALVES["tasks"], help="measure this part only (may be given again)")
+    add("half", nargs="?", choices=HALVES, help="measure this half only")
+    add("--only", action="append", choices=PARTS, help="measure this part only (may be given again)")
     add("--workers", default=",".join(map(str, WORKERS)), metavar="LIST", help="how many hand a lock over")
     add("--scale", type=float, default=1.0, help="measure so many times as long (default: %(default)s)")
     add("--output", type=Path, metavar="FILE", help="write the figures there as well")

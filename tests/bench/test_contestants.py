@@ -25,7 +25,7 @@ from bench.names import (
     LOOP_FLOOR,
     OWN_SCRIPTS,
     PERMITS,
-    PERMITS_HOP,
+    PERMITS_HOPS,
     RELOCK_TASKS,
     RELOCK_THREADS,
     TASKS,
@@ -36,7 +36,7 @@ from relock.cli._bench.words import BARE, REENTRY, RELOCK
 PAIRS = 3
 LUA = Path(__file__).resolve().parents[2] / "lua"
 SECONDS, SECONDS_MAX = 0.2, 30.0
-TASK_COUNT = 4
+TASK_COUNT = 6
 SECTION_MS = 1.0  # in which other tasks may run: tasks that never wait exclude each other without a lock
 
 
@@ -79,8 +79,14 @@ def test_tasks_hand_over_and_exclude_each_other(name: str, server: Server) -> No
     assert_they_hand_over(name, TASKS, server)
 
 
-def test_threads_hand_a_permit_over_and_exclude_each_other(server: Server) -> None:
-    assert_they_hand_over(PERMITS_HOP, THREADS, server)
+@pytest.mark.parametrize("name", PERMITS_HOPS.values())
+def test_threads_hand_permits_over_and_are_no_more_than_the_limit(name: str, server: Server) -> None:
+    assert_they_hand_over(name, THREADS, server)
+
+
+def test_no_more_workers_than_permits_hand_nothing_over() -> None:
+    four = CONTESTANTS[PERMITS_HOPS[4]]
+    assert [four.hands_over(1, THREADS, workers) for workers in (2, 4, 8)] == [False, False, True]
 
 
 def assert_they_hand_over(name: str, kind: str, server: Server) -> None:

@@ -1,16 +1,16 @@
-"""Measure the cost of waiters while nothing happens; ``python -m bench.waiting`` in ``tests`` shows that of threads.
+"""Measure the cost of waiters while nothing happens: of threads, and of tasks, each for its half of `bench.report`.
 
-The processes differ in one thing: the object that their threads or tasks wait for. It is an `Event`, or a lock that
-another client has; one for all, or several. The difference in memory is what relock needs for its waiters; their
-commands are counted at the server. Threads that all begin at once open more connections than threads that come one
-after the other, and leave more memory in use.
+The processes differ in one thing: the object that their threads or tasks wait for. It is an `Event`, or a lock or a
+permit that another client has; one for all, or several. The difference in memory is what relock needs for its waiters;
+their commands are counted at the server. Threads that all begin at once open more connections than threads that come
+one after the other, and leave more memory in use.
 
-Tasks are a part of `bench.report`: they are watched, then half of them are cancelled, and the others get their turn.
+Tasks are watched, then half of them are cancelled, and the others get their turn.
 The master notes its slowest script.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any
@@ -20,10 +20,9 @@ from support.processes import Worker
 from support.servers import Server
 
 from bench.machine import cpu_seconds, memory_bytes, placed, placements, servers_started, thread_count
-from bench.names import KINDS
+from bench.names import EVENT, KINDS
 from bench.quiet import undisturbed
 from bench.sleepers import PERMITS, names_of, wanted
-from bench.tables import table
 from relock import Client
 from relock._keys import lock_keys, permit_keys
 from relock._scripts import load, script_names
@@ -154,7 +153,7 @@ def sleepers(how: str, count: int, locks: int) -> Iterator[tuple[Sleepers, float
 # Threads --------------------------------------------------------------------------------------------------------------
 
 THREADS_KINDS = {
-    "an Event": ("threads", 0),
+    EVENT: ("threads", 0),
     "one lock": ("threads", 1),
     "one lock, begun at once": ("burst", 1),
     "a lock each": ("threads", THREADS_COUNT),
@@ -168,24 +167,24 @@ def measure_threads(how: str, count: int, locks: int, seconds: float) -> Cost:
         return found.cost(count, seconds)
 
 
-def main() -> None:
-    costs = {
-        what: measure_threads(how, THREADS_COUNT, locks, THREADS_QUIET_SECONDS)
-        for what, (how, locks) in THREADS_KINDS.items()
-    }
-    idle = costs["an Event"].memory_bytes
-    head = [f"{THREADS_COUNT} threads wait for", "MB more", "CPU", "threads", "subscriptions", "connections", "calls/s"]
-    rows = [
-        [
-            what,
-            f"{(cost.memory_bytes - idle) / 1e6:.1f}",
-            f"{cost.cpu_part:.2%}",
-            *map(str, (cost.threads, cost.subscriptions, cost.connections)),
-            f"{cost.calls_per_second:.1f}",
-        ]
-        for what, cost in costs.items()
-    ]
-    print(table(head, rows))
+def measure_all_threads(rounds: int) -> dict[str, Any]:
+    """Return the cost of each kind by round."""
+
+    def measure(kind: str) -> dict[str, Any]:
+        how, locks = THREADS_KINDS[kind]
+        return asdict(measure_threads(how, THREADS_COUNT, locks, THREADS_QUIET_SECONDS))
+
+    return {"threads": THREADS_COUNT, "rounds": _by_round(THREADS_KINDS, rounds, measure)}
+
+
+def _by_round(kinds: Iterable[str], rounds: int, measure: Callable[[str], dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return the figures of each kind by round, with the part of the round's CPU time that was stolen."""
+    found: dict[str, list[Any]] = {kind: [] for kind in kinds}
+    for _ in range(rounds):
+        for kind, of_kind in found.items():
+            figures, stolen = undisturbed(partial(measure, kind))
+            of_kind.append({**figures, "stolen": stolen})
+    return found
 
 
 # Tasks ----------------------------------------------------------------------------------------------------------------
@@ -194,14 +193,13 @@ LOCKS_OF = {"nobody": 0, "event": 0, "lock": 1, "locks": 20}
 
 
 def measure_tasks(rounds: int) -> dict[str, Any]:
-    """Return the figures of each kind by round, and the part of each round's CPU time that was stolen."""
-    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
-    for _ in range(rounds):
-        for kind, of_kind in found.items():
-            waited, stolen = undisturbed(partial(watch, kind, TASKS_COUNT, TASKS_QUIET_SECONDS))
-            figures = asdict(waited)
-            of_kind.append({**figures.pop("cost"), **figures, "stolen": stolen})
-    return {"tasks": TASKS_COUNT, "rounds": found}
+    """Return the figures of each kind by round."""
+
+    def measure(kind: str) -> dict[str, Any]:
+        figures = asdict(watch(kind, TASKS_COUNT, TASKS_QUIET_SECONDS))
+        return {**figures.pop("cost"), **figures}
+
+    return {"tasks": TASKS_COUNT, "rounds": _by_round(KINDS, rounds, measure)}
 
 
 def watch(kind: str, count: int, seconds: float) -> Waited:
@@ -218,7 +216,3 @@ def watch(kind: str, count: int, seconds: float) -> Waited:
         with found.server.client() as client:
             left = found.waiting(client)
         return Waited(cost, queued_seconds, cancelled_seconds, served_seconds, *found.slowest_script(), left=left)
-
-
-if __name__ == "__main__":
-    main()

@@ -29,10 +29,20 @@ from relock.cli._exit_codes import ExitCode
 from relock.cli._signals import Interrupted, ended_by_signals, signals_put_off
 
 demo_module = importlib.import_module("relock.cli.demo")
-QUICK = Plan(without_seconds=0.5, under_seconds=0.5, down_seconds=0.5, after_seconds=0.3)
+QUICK = Plan(act_seconds=0.5, pause_seconds=0.3)
 DEMO = [sys.executable, "-m", "relock", "demo"]
 WITHIN = 60.0
-WITH_THE_LOCK = ("with the lock, none is lost", "one at a time", "fencing tokens rise", "nested holds are counted")
+WITH_THE_LOCK = (
+    "with the lock, none is lost",
+    "with the lock, at most 1 at a time",
+    "fencing tokens rise",
+    "nested holds are counted",
+)
+WITH_THE_SEMAPHORE = (
+    "with the semaphore, none is lost",
+    "with the semaphore, at most 2 at a time",
+    "holder of a permit killed: its lease ends, the queue goes on",
+)
 # Begins as in the foreground of a terminal, wherever the tests run: not with SIGINT ignored, nor with SIGHUP (nohup).
 IN_FOREGROUND = """
 import signal
@@ -101,10 +111,11 @@ def test_with_tasks_a_blocked_loop_keeps_its_hold_and_a_cancelled_waiter_leaves(
     for said in (
         r"12 tasks in 4 processes",
         r"inside `async with client\.lock\(name\)`",
-        r"the event loop of alder has stood still for [\d.]+ s",
+        r"3\. a holder blocks its event loop for longer than its lease",
         r"4\. the first waiter is cancelled",
         r"a task of \w+ is cancelled; its call ended after [\d.]+ ms",
-        r"a blocked event loop keeps its hold: .*; the loop stood still for [\d.]+ s",
+        r"a blocked event loop keeps its hold: held for [\d.]+ s on a lease of 2 s; 0 others came in",
+        r"with the semaphore, at most 2 at a time: 2 at once in [1-9]",
     ):
         assert re.search(said, done.stdout), said
     assert "thread" not in done.stdout
@@ -149,7 +160,7 @@ def test_the_demo_uses_masters_of_ones_own_and_kills_none(three: list[Server], t
 def test_the_verdict_is_bad_where_the_lock_of_several_masters_does_not_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = Plan(locked=False, without_seconds=0.5, under_seconds=0.5)
+    plan = Plan(locked=False, act_seconds=0.5)
     monkeypatch.setattr(demo_module, "PLAN", plan)
     done = CliRunner().invoke(demo_module.demo, ["--masters", "3", "--json"])
     assert done.exit_code == ExitCode.WRONG
@@ -227,7 +238,7 @@ def test_the_verdict_is_bad_where_the_lock_does_not_lock(
     server: Server, monkeypatch: pytest.MonkeyPatch, workers: list[str]
 ) -> None:
     """The control: the same acts and the same counting, with a lock that does not lock."""
-    plan = Plan(locked=False, without_seconds=0.5, under_seconds=0.5)
+    plan = Plan(locked=False, act_seconds=0.5)
     monkeypatch.setattr(demo_module, "PLAN", plan)
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--json", *workers])
     assert done.exit_code == ExitCode.WRONG, done.output
@@ -237,16 +248,16 @@ def test_the_verdict_is_bad_where_the_lock_does_not_lock(
 
 
 @WITH_TASKS_TOO
-def test_the_verdict_is_bad_where_two_locks_at_once_do_not_lock(
+def test_the_verdict_is_bad_where_two_locks_at_once_and_a_semaphore_let_all_in(
     server: Server, monkeypatch: pytest.MonkeyPatch, workers: list[str]
 ) -> None:
-    """The control of the last act, which alone is played: without a lock, the act before ends the story."""
-    monkeypatch.setattr(demo_module, "PLAN", Plan(locked=False, without_seconds=0.5))
+    """The control of the last two acts, which alone are played: without a lock, the act before ends the story."""
+    monkeypatch.setattr(demo_module, "PLAN", Plan(locked=False, act_seconds=0.5, pause_seconds=0.3))
     monkeypatch.setattr(Story, "_with_the_lock", lambda _: None)
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--json", *workers])
     assert done.exit_code == ExitCode.WRONG, done.output
     bad = {finding["what"] for finding in json.loads(done.stdout)["findings"] if not finding["good"]}
-    assert bad == {"two locks at once: no transfer is lost"}
+    assert bad == {"two locks at once: no transfer is lost", *WITH_THE_SEMAPHORE}
 
 
 def test_a_demo_that_takes_too_long_has_a_bad_verdict(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +276,7 @@ def test_a_demo_that_does_not_get_the_lock_has_a_bad_verdict(server: Server, mon
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
     assert done.exit_code == ExitCode.WRONG
     assert "the story is played to its end: the demo's own client: refused" in done.stdout
-    assert "BAD  one at a time" not in done.stdout, "the counts so far are judged"
+    assert "BAD  with the lock, at most 1" not in done.stdout, "the counts so far are judged"
 
 
 def test_a_process_that_ends_is_named_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,9 +373,19 @@ def test_a_signal_waits_until_the_processes_have_started() -> None:
 def test_a_demo_that_is_ended_tells_what_was_counted_so_far(how: signal.Signals, tmp_path: Path) -> None:
     said = end_a_demo(how, 128 + how, 0.5, tmp_path, "--plain", begin="2. with the lock")
     assert "without a lock, updates are lost, as expected: " in said
-    assert "one at a time: 0 overlaps in " in said, "the stopped act counts, too"
+    assert "with the lock, at most 1 at a time: 1 at once in " in said, "the stopped act counts, too"
     assert "this was counted so far" in said
     assert "verdict" not in said
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("after", [0.3, 1.1, 2.0])
+def test_a_demo_that_is_ended_in_its_last_act_tells_what_was_counted_so_far(after: float, tmp_path: Path) -> None:
+    """Ended before a holder of a permit is killed, while that one stays inside, and while its lease still runs."""
+    said = end_a_demo(signal.SIGINT, 130, after, tmp_path, "--plain", begin="6. a semaphore")
+    assert re.search("with the semaphore, at most 2 at a time: 2 at once in [1-9]", said)
+    assert "this was counted so far" in said
+    assert "BAD" not in said
 
 
 def end_a_demo(how: signal.Signals, code: int, after: float, tmp_path: Path, *options: str, begin: str = "") -> str:

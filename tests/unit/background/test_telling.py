@@ -315,6 +315,8 @@ def test_ordinary_items_are_dropped_from_9_000_on_and_all_others_from_10_000_on(
         queue.hand(str, None, is_ordinary=is_ordinary)
     assert queue.dropped == 3
     gate.opened.set()
+    queue.settle(WITHIN)
+    platform.log.settle(WITHIN)  # or the next test would see this one's last message
     queue.stop()
 
 

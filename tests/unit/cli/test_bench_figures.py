@@ -43,6 +43,15 @@ def test_two_at_once_are_seen() -> None:
     assert figures(turns((0, 10, 20), (1, 20, 30)), 2, ALL).overlaps == 0
 
 
+def test_with_two_permits_the_first_release_lets_the_third_turn_in() -> None:
+    """The turn that began first ends last."""
+    found = figures(turns((0, 10, 90), (1, 20, 40), (2, 45, 70), (1, 75, 99)), 3, ALL, 2)
+    assert (found.turns, found.handoffs, found.overlaps, found.out_of_order) == (2, 2, 0, 0)
+    assert (found.median_us, found.p99_us) == (5.0, 5.0)
+    assert found.in_use == pytest.approx((80 + 20 + 25 + 24) * 1e-6 / 2)
+    assert figures(turns((0, 10, 90), (1, 20, 40), (2, 39, 70), (1, 75, 99)), 3, ALL, 2).overlaps == 1
+
+
 def test_tokens_that_do_not_rise_are_seen_where_there_are_tokens() -> None:
     first, second = turns((0, 10, 20), (1, 30, 40))
     assert figures([first, second._replace(token=first.token)], 2, ALL).out_of_order == 1

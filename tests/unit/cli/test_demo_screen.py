@@ -10,7 +10,7 @@ from relock.cli._demo.screen import Screen
 from relock.cli._demo.verdict import Finding
 
 SENTENCE = "masters are killed: 2 of 5; the others are a quorum, and the workers notice nothing of that at all"
-STATUS = "12 s · ledger: 1,203 updates, 0 lost · lock: birch for 1.9 s more, 11 wait"
+STATUS = "12 s · ledger: 1,203 updates, 0 lost · semaphore: birch for 1.9 s, maple for 2.0 s, 4 wait"
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 20)])
@@ -21,10 +21,10 @@ def test_every_word_is_shown_on_a_terminal(width: int, height: int) -> None:
         screen.act(SENTENCE)
         screen.status = STATUS
         live.refresh()
-    screen.verdict([Finding("one at a time", "0 overlaps in 803 updates", good=True)], stopped=False)
+    screen.verdict([Finding("at most 1 at a time", "1 at once in 803 updates", good=True)], stopped=False)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", " ", shown.getvalue()).replace("\r", "\n")  # without control codes
     words = text.split()
-    for said in (SENTENCE, STATUS, "one at a time: 0 overlaps", "verdict: good: all 1 findings"):
+    for said in (SENTENCE, STATUS, "at most 1 at a time: 1 at once", "verdict: good: all 1 findings"):
         assert any(words[i : i + len(said.split())] == said.split() for i in range(len(words))), said
     assert max(len(line.strip()) for line in text.splitlines()) <= width
     assert "…" not in text
@@ -33,7 +33,7 @@ def test_every_word_is_shown_on_a_terminal(width: int, height: int) -> None:
 def test_a_demo_that_was_stopped_has_no_verdict() -> None:
     shown = StringIO()
     screen = Screen(Console(file=shown), acts=4)
-    screen.verdict([Finding("one at a time", "0 overlaps in 803 updates", good=True)], stopped=True)
-    assert "0 overlaps in 803 updates" in shown.getvalue()
+    screen.verdict([Finding("at most 1 at a time", "1 at once in 803 updates", good=True)], stopped=True)
+    assert "1 at once in 803 updates" in shown.getvalue()
     assert "counted so far" in shown.getvalue()
     assert "verdict" not in shown.getvalue()

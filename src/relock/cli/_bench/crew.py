@@ -117,7 +117,7 @@ def play(
         raise
     told = [program.receive(OVERDUE_SECONDS + END_SECONDS) for program in programs]
     turns = [Turn(*turn) for one in told for turn in one["turns"]]
-    return Played(turns, figures(turns, workers, range(from_ns, to_ns)), (first, last))
+    return Played(turns, figures(turns, workers, range(from_ns, to_ns), parts[0][1].limit), (first, last))
 
 
 def _at(moment_ns: int, look: Callable[[], Any]) -> tuple[int, Any]:

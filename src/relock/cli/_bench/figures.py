@@ -3,7 +3,6 @@
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from attrs import AttrsInstance, asdict, fields, frozen
@@ -35,21 +34,26 @@ class Figures:
     """Figures of the turns within a window."""
 
     turns: int
-    handoffs: int  # turns of another worker than the turn before
+    handoffs: int  # turns of another worker than the turn that lets them in
     turns_per_second: float
     handoffs_per_second: float
     median_us: float  # the median of a hand-off; NaN without hand-offs
     p99_us: float
     jain: float  # Jain's index of the workers' turns: 1 if all had as many, 1/n if one had all
-    in_use: float  # the part of the window in which a worker had the lock and had not called `release`
-    overlaps: int  # turns that began before the earlier turn had called `release`: broken promises
+    in_use: float  # the part of the window in which a worker had the lock, or a permit, and had not called `release`
+    overlaps: int  # turns that began before the turn that lets them in had called `release`: broken promises
     out_of_order: int  # tokens that are not above the token before
 
 
-def figures(turns: Iterable[Turn], workers: int, window: range) -> Figures:
-    """Return the figures of turns within `window`, but count broken promises in all; `workers` includes idle ones."""
+def figures(turns: Iterable[Turn], workers: int, window: range, limit: int = 1) -> Figures:
+    """Return the figures of turns within `window`, but count broken promises in all; `workers` includes idle ones.
+
+    Up to `limit` workers may have a turn at a time: then the first release lets in the turn after so many, and so on.
+    """
     ordered = sorted(turns, key=lambda turn: turn.acquired_ns)
-    steps = [(before, after) for before, after in pairwise(ordered) if after.acquired_ns in window]
+    released = sorted(ordered, key=lambda turn: turn.releasing_ns)
+    following = [*zip(released, ordered[limit:], strict=False)]
+    steps = [(before, after) for before, after in following if after.acquired_ns in window]
     latencies_ns = [after.acquired_ns - before.releasing_ns for before, after in steps if after.worker != before.worker]
     counts = [0] * workers
     for _, after in steps:
@@ -63,9 +67,9 @@ def figures(turns: Iterable[Turn], workers: int, window: range) -> Figures:
         median_us=percentile(latencies_ns, 50) / 1e3,
         p99_us=percentile(latencies_ns, 99) / 1e3,
         jain=jain(counts),
-        in_use=sum(_held_ns(turn, window) for turn in ordered) / len(window),
-        overlaps=sum(after.acquired_ns < before.releasing_ns for before, after in pairwise(ordered)),
-        out_of_order=sum(after.token <= before.token for before, after in pairwise(ordered) if after.token),
+        in_use=sum(_held_ns(turn, window) for turn in ordered) / len(window) / limit,
+        overlaps=sum(after.acquired_ns < before.releasing_ns for before, after in following),
+        out_of_order=sum(after.token <= before.token for before, after in following if after.token),
     )
 
 

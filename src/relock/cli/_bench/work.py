@@ -39,6 +39,7 @@ class Job:
     section_seconds: float = 0.0  # the time for which each worker has the lock
     prefix: str = "lock"
     ttl: float = 10.0
+    limit: int = 1  # the number of workers that may have the lock at a time
     first_worker: int = 0  # the first worker's number; several programs may share a job
 
 

@@ -20,17 +20,12 @@ class StoryEndedError(Exception):
 
 
 class Crew:
-    """The processes of the demo, and the messages of their workers by the last call of `hear`.
-
-    Attributes:
-        told: the latest message of each other kind, by kind and process.
-        killed: the processes that are killed.
-    """
+    """The processes of the demo, and the messages of their workers by the last call of `hear`."""
 
     def __init__(self) -> None:
         self.killed: set[str] = set()
         self.history = History(killed=self.killed)
-        self.told: dict[tuple[str, str], Any] = {}
+        self.told: dict[tuple[str, str], Any] = {}  # the latest message of each kind, by kind and process
         self._processes: dict[str, Popen[bytes]] = {}
         self._pipes: dict[str, Connection] = {}
 

@@ -19,7 +19,7 @@ def read(ledger: Path) -> bytes:
 
 
 def write(texts: dict[Path, bytes], entry: Entry) -> None:
-    """Write back the texts that were read, by ledger, each with one entry more.
+    """Write back the texts that were read, each with one entry more.
 
     The whole file is replaced, so a killed worker leaves a ledger as it was before its update or after it.
     """

@@ -5,30 +5,19 @@ from attrs import field, frozen
 
 @frozen(kw_only=True)
 class Plan:
-    """The workers, and the seconds of each part: about 12 in all, 15 with tasks, 17 with several masters.
-
-    Attributes:
-        workers: how many each process has: threads, or tasks where `is_asyncio` is set.
-        locked: False plays the acts without the lock: the control of the verdict.
-        patience_seconds: the longest wait for an event that should happen at once.
-        limit_seconds: the longest that the demo may take.
-        urls: the masters; they may hold passwords. The lock there has this `prefix` and this `name`.
-    """
+    """The workers, and the seconds of each part: about 14 in all, 17 with tasks, 20 with several masters."""
 
     processes: tuple[str, ...] = ("alder", "birch", "cedar", "maple")
-    workers: int = 3
+    workers: int = 3  # of each process: threads, or tasks
     is_asyncio: bool = False
+    limit: int = 2  # of the semaphore
     ttl: float = 2.0
-    locked: bool = True
-    without_seconds: float = 1.0
-    without_seconds_max: float = 4.0
-    under_seconds: float = 1.5
+    locked: bool = True  # False plays the acts without locks and permits: the control of the verdict
+    act_seconds: float = 1.0
     stay_seconds: float = 2.5
-    down_seconds: float = 0.8
-    after_seconds: float = 0.7
-    transfer_seconds: float = 1.0
-    patience_seconds: float = 5.0
-    limit_seconds: float = 60.0
-    urls: tuple[str, ...] = field(default=(), repr=False)
+    pause_seconds: float = 0.7
+    patience_seconds: float = 5.0  # the longest wait for an event that should happen at once
+    limit_seconds: float = 60.0  # the longest that the demo may take
+    urls: tuple[str, ...] = field(default=(), repr=False)  # the masters; they may hold passwords
     prefix: str = "lock"
-    name: str = ""
+    name: str = ""  # of the lock, and of the semaphore

@@ -12,16 +12,12 @@ from relock.cli._demo.verdict import Finding
 
 
 class Screen:
-    """Printer of one line for each event of the story, with the seconds since the demo began.
-
-    Attributes:
-        status: the text that stays in sight below the story.
-    """
+    """Printer of one line for each event of the story, with the seconds since the demo began."""
 
     def __init__(self, console: Console, *, acts: int) -> None:
         self._console, self._acts, self._act = console, acts, 0
         self._began = time.monotonic()
-        self.status = ""
+        self.status = ""  # the text that stays in sight below the story
 
     @property
     def seconds(self) -> float:

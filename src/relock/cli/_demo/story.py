@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
 from attrs import define, evolve
 
-from relock import Client, LockInfo, QuorumError, RelockError
+from relock import Client, LockInfo, QuorumError, RelockError, SemaphoreInfo
 from relock._doctor.marker import look_at_guard
 from relock._runtime.net.parse import parse_nodes
 from relock._servers.server import LocalServer
@@ -46,20 +47,17 @@ def patiently(ask: Callable[[], T], seconds: float) -> T:
 
 @define
 class Story:
-    """Director of the crew through the acts.
-
-    Attributes:
-        servers: the masters that the demo has started; none with masters of the user, which are left alone.
-    """
+    """Director of the crew through the acts."""
 
     crew: Crew
     client: Client
     plan: Plan
     screen: Screen
     folder: Path
-    servers: Sequence[LocalServer]
+    servers: Sequence[LocalServer]  # that the demo has started; masters of the user are left alone
     findings: list[Finding]
     _ledgers: Sequence[Path] = ()
+    _inside: str = ""
     _released_at: float = 0.0
     _status_at: float = 0.0
 
@@ -75,6 +73,7 @@ class Story:
             self._without_the_lock()
             self._with_the_lock()
             self._with_two_locks()
+            self._with_a_semaphore()
         except RelockError as error:
             raise StoryEndedError(f"the demo's own client: {error}") from error
 
@@ -83,16 +82,15 @@ class Story:
         kind = "tasks" if plan.is_asyncio else "threads"
         workers = f"{plan.workers * len(plan.processes)} {kind} in {len(plan.processes)} processes"
         self.screen.act(f"without a lock: {workers} read a ledger, think, and write it back")
-        with self._updates(["without"], verdict.of_no_lock, locked=False):
-            self._pause(plan.without_seconds)
-            # By chance, no update may have been lost yet.
-            self._wait(lambda: self._lost() > 0, plan.without_seconds_max - plan.without_seconds)
+        with self._updates(["without"], verdict.of_no_lock, ""):
+            self._pause(plan.act_seconds)
+            self._wait(lambda: self._lost() > 0, plan.patience_seconds)  # by chance, none may have been lost yet
 
     def _with_the_lock(self) -> None:
         statement = "async with client.lock(name)" if self.plan.is_asyncio else "with client.lock(name)"
         self.screen.act(f"with the lock: the same code inside `{statement}`, and nested in it once more")
-        with self._updates(["with"], verdict.of_lock, locked=self.plan.locked):
-            self._pause(self.plan.under_seconds)
+        with self._updates(["with"], verdict.of_lock, "lock"):
+            self._pause(self.plan.act_seconds)
             if len(self.servers) > 1:
                 self._kill_masters()
             self._kill_a_holder()
@@ -103,8 +101,18 @@ class Story:
     def _with_two_locks(self) -> None:
         accounts = ["account 1", "account 2", "account 3", "account 4"]
         self.screen.act("two locks at once: transfers between accounts at random, inside `client.lock_all(names)`")
-        with self._updates(accounts, verdict.of_transfers, locked=self.plan.locked):
-            self._pause(self.plan.transfer_seconds)
+        with self._updates(accounts, verdict.of_transfers, "lock_all"):
+            self._pause(self.plan.act_seconds)
+
+    def _with_a_semaphore(self) -> None:
+        """Let a few workers in at a time; kill the process of one, whose permit comes back when its lease has ended."""
+        plan, limit = self.plan, self.plan.limit
+        self.screen.act(f"a semaphore: at most {limit} at a time, inside `client.semaphore(name, {limit})`")
+        judge = partial(verdict.of_holds, what="semaphore", limit=limit)
+        with self._updates([f"permit {slot}" for slot in range(limit)], judge, "semaphore"):
+            self._pause(plan.pause_seconds)
+            _, lease_left, handoff = self._kill_inside(plan.pause_seconds)
+            self.findings.append(verdict.of_killed_holder(lease_left, handoff, "holder of a permit"))
 
     def _kill_masters(self) -> None:
         """Kill the largest minority of the masters at once, and restart it empty; the workers notice nothing."""
@@ -114,7 +122,7 @@ class Story:
         killed_at = time.monotonic()
         for server in victims:
             server.crash()
-        self._pause(plan.down_seconds)
+        self._pause(plan.pause_seconds)
         for server in victims:
             server.restart()
         back_at = time.monotonic()
@@ -131,35 +139,35 @@ class Story:
 
         self._wait(all_vote, plan.ttl + plan.patience_seconds)
         until = time.monotonic()
-        self._pause(plan.after_seconds)
-        turns = [update.entered for update in self.crew.history.updates if killed_at < update.entered < until]
-        gap = verdict.longest_gap(turns, killed_at, until)
+        self._pause(plan.pause_seconds)
+        turns = [one.entered - killed_at for one in self.crew.history.updates if killed_at < one.entered < until]
         after = [votes.get(server.port, NEVER) for server in victims]
-        self.findings += verdict.of_masters(plan.ttl, back_at - killed_at, after, len(turns), gap)
+        self.findings += verdict.of_masters(plan.ttl, back_at - killed_at, after, turns, until - killed_at)
         self.screen.say(f"{len(votes)} of them vote again; {len(turns):,} updates were made meanwhile")
 
     def _kill_a_holder(self) -> None:
         """Let a hold outlast its lease, because it is renewed; then kill its process, so that nothing renews it."""
-        crew, plan, victim = self.crew, self.plan, self.crew.alive[0]
+        plan = self.plan
         deed = "blocks its event loop" if plan.is_asyncio else "stays inside"
         self.screen.act(f"a holder {deed} for longer than its lease of {plan.ttl:g} s, then it is killed")
+        stay, lease_left, handoff = self._kill_inside(plan.stay_seconds)
+        intruders = sum(stay.entered < update.entered < stay.left for update in self.crew.history.updates)
+        kept = verdict.of_long_hold(plan.ttl, stay.left - stay.entered, intruders, is_blocked=plan.is_asyncio)
+        self.findings += [kept, verdict.of_killed_holder(lease_left, handoff)]
+
+    def _kill_inside(self, seconds: float) -> tuple[Update, float, float]:
+        """Kill the process of a worker that stays inside; return its update, the lease left, the next one's delay."""
+        crew, victim = self.crew, self.crew.alive[0]
         crew.order("stay", to=[victim])
         stay: Update = self._told("inside", victim, f"no worker of {victim} gets in")
-        self._pause(plan.stay_seconds)
-        if plan.is_asyncio:
-            stood = time.monotonic() - stay.entered
-            self.screen.say(f"the event loop of {victim} has stood still for {stood:.2f} s; it still has the lock")
+        self._pause(seconds)
         crew.kill(victim)
-        killed_at, info = time.monotonic(), self._info()
-        crew.history.unfinished.append(evolve(stay, left=killed_at))
-        lease_left = info.ttl if process_of(info.owner) == victim else 0.0
+        stay = evolve(stay, left=time.monotonic())
+        crew.history.unfinished.append(stay)
+        holders = [one for one in self._info().holders if process_of(one.owner) == victim]
+        lease_left = max([one.ttl for one in holders if getattr(one, "slot", 0) == stay.slot], default=0.0)
         self.screen.say(f"{victim} is killed (SIGKILL) inside; its lease has {lease_left:.2f} s left")
-        handoff = self._next_holder(killed_at, "the kill", lease_left)
-        intruders = sum(stay.entered < update.entered < killed_at for update in crew.history.updates)
-        self.findings.append(
-            verdict.of_long_hold(plan.ttl, killed_at - stay.entered, intruders, is_blocked=plan.is_asyncio)
-        )
-        self.findings.append(verdict.of_killed_holder(lease_left, handoff))
+        return stay, lease_left, self._next_holder(stay.left, "the kill", lease_left, stay.slot)
 
     def _cancel_a_waiter(self) -> None:
         """Cancel a waiting task whose process goes on: its place in the queue must be gone at once."""
@@ -183,11 +191,12 @@ class Story:
         self.findings.append(verdict.of_killed_waiter(dead, self._next_holder(self._released_at, "it was left")))
 
     @contextmanager
-    def _updates(self, names: list[str], judge: Judge, *, locked: bool) -> Iterator[None]:
+    def _updates(self, names: list[str], judge: Judge, inside: str) -> Iterator[None]:
         """Let all workers update new ledgers during the block; then judge what was told, also after an exception."""
         crew, self._ledgers = self.crew, [self.folder / name for name in names]
+        self._inside = inside if self.plan.locked else ""
         crew.history, crew.told = History(killed=crew.killed), {}
-        crew.order("start", self._ledgers, locked, to=crew.alive)
+        crew.order("start", self._ledgers, self._inside, to=crew.alive)
         try:
             yield
             crew.order("stop", to=crew.alive)
@@ -212,32 +221,39 @@ class Story:
         """Begin an act with the lock held by the demo itself; give the first waiter once the queue has settled."""
         self.screen.act(heading)
         with self.client.lock(self.plan.name, timeout=self.plan.patience_seconds):
-            self._pause(self.plan.after_seconds)
+            self._pause(self.plan.pause_seconds)
             queue = self._queue()
             if not queue:
                 raise StoryEndedError("nobody waits for the lock")
             yield queue[0]
-            self._pause(self.plan.after_seconds)
+            self._pause(self.plan.pause_seconds)
             self._released_at = time.monotonic()
 
-    def _next_holder(self, since: float, event: str, lease_left: float = 0.0) -> float:
+    def _next_holder(self, since: float, event: str, lease_left: float = 0.0, slot: int = 0) -> float:
         """Return the seconds until the first update began; NEVER if none did. Wait some time for the message of it."""
-        updates = self.crew.history.updates
-        self._wait(lambda: any(update.entered > since for update in updates), lease_left + self.plan.patience_seconds)
-        self._pause(self.plan.after_seconds)
-        later = [update for update in updates if update.entered > since]
-        if not later:
+
+        def later() -> list[Update]:
+            return [one for one in self.crew.history.updates if one.entered > since and one.slot == slot]
+
+        self._wait(later, lease_left + self.plan.patience_seconds)
+        self._pause(self.plan.pause_seconds)
+        if not later():
             return NEVER
-        first = min(later, key=lambda update: update.entered)
-        self.screen.say(f"{first.entry.worker} had the lock {1000 * (first.entered - since):,.1f} ms after {event}")
+        first = min(later(), key=lambda update: update.entered)
+        what = "that permit" if self._inside == "semaphore" else "the lock"
+        self.screen.say(f"{first.entry.worker} had {what} {1000 * (first.entered - since):,.1f} ms after {event}")
         return first.entered - since
 
     def _queue(self) -> list[str]:
         """Return the waiters whose processes live; dead ones keep their places for some seconds, and delay nobody."""
         return [waiter for waiter in self._info().queue if process_of(waiter) in self.crew.alive]
 
-    def _info(self) -> LockInfo:
-        return patiently(lambda: self.client.info(self.plan.name), self.plan.patience_seconds)
+    def _info(self) -> LockInfo | SemaphoreInfo:
+        """Look at what the workers enter: the semaphore in its act, else the lock."""
+        plan = self.plan
+        if self._inside == "semaphore":
+            return patiently(self.client.semaphore(plan.name, plan.limit).info, plan.patience_seconds)
+        return patiently(lambda: self.client.info(plan.name), plan.patience_seconds)
 
     def _told(self, word: str, process: str, or_else: str) -> Any:
         """Wait until a process has told `word`, which should happen at once, and return the value."""
@@ -264,6 +280,6 @@ class Story:
 
     def _show_status(self) -> None:
         made, info = len(self.crew.history.updates), self._info()
-        lock = f"{process_of(info.owner)} for {info.ttl:.1f} s more" if info.owner else "free"
-        counts = f"ledger: {made:,} updates, {self._lost():,} lost · lock: {lock}, {len(info.queue)} wait"
+        held = ", ".join(f"{process_of(one.owner)} for {one.ttl:.1f} s" for one in info.holders) or "free"
+        counts = f"ledger: {made:,} updates, {self._lost():,} lost · {info.kind}: {held}, {len(info.queue)} wait"
         self.screen.status = f"{self.screen.seconds:.0f} s · {counts}"

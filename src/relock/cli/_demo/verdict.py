@@ -16,19 +16,14 @@ GUARD_FACTOR_MAX = 1.02  # a guard outlasts a lease by this factor, for clocks t
 
 @frozen
 class Update:
-    """One update of the ledger; times in seconds of CLOCK_MONOTONIC, which all processes share.
-
-    Attributes:
-        entry: the update's line in the ledger.
-        entered: when the worker had the lock, and `left` when it was about to release it.
-        levels: the hold count inside the nested hold, and `levels_after` the one after that.
-    """
+    """One update of the ledger; times in seconds of CLOCK_MONOTONIC, which all processes share."""
 
     entry: Entry
-    entered: float
-    levels: int = 0
-    levels_after: int = 0
-    left: float = NEVER
+    entered: float  # when the worker had the lock or permit
+    levels: int = 0  # the hold count inside the nested hold
+    levels_after: int = 0  # the hold count after the nested hold
+    slot: int = 0  # the number of the permit
+    left: float = NEVER  # when the worker was about to release the lock or permit
 
 
 @define
@@ -62,41 +57,42 @@ class Finding:
     good: bool
 
 
-def overlaps(updates: Iterable[Update]) -> int:
-    """Return how many updates began before an earlier one was over."""
-    ordered = sorted(updates, key=lambda update: update.entered)
-    latest = accumulate((update.left for update in ordered), max)
-    return sum(update.entered < left for update, left in zip(ordered[1:], latest, strict=False))
-
-
-def longest_gap(moments: Iterable[float], begin: float, end: float) -> float:
-    """Return the longest stretch (s) from `begin` to `end` without any of `moments`."""
-    within = sorted(moment for moment in moments if begin <= moment <= end)
-    return max(after - before for before, after in pairwise([begin, *within, end]))
+def most_at_once(updates: Iterable[Update]) -> int:
+    """Return the largest number of updates that were under way at the same time."""
+    steps = sorted(step for update in updates for step in ((update.entered, 1), (update.left, -1)))
+    return max(accumulate(change for _, change in steps), default=0)
 
 
 def of_no_lock(history: History) -> list[Finding]:
     """Judge the act without a lock: the demo shows something only if the race does harm."""
-    made, lost, both = len(history.updates), history.lost(), overlaps(history.updates)
-    text = f"{lost:,} of {made:,} lost; {both:,} overlaps"
+    made, lost, most = len(history.updates), history.lost(), most_at_once(history.updates)
+    text = f"{lost:,} of {made:,} lost; {most:,} at once"
     return [Finding("without a lock, updates are lost, as expected", text, good=lost > 0)]
 
 
-def of_lock(history: History) -> list[Finding]:
-    """Judge the act with the lock, in which processes and masters may have been killed."""
+def of_holds(history: History, what: str, limit: int) -> list[Finding]:
+    """Judge an act inside the blocks of `what`, which lets in so many; processes and masters may have been killed."""
     made, lost, strange = len(history.updates), history.lost(), history.strange()
-    both = overlaps([*history.updates, *history.unfinished])
+    most = most_at_once([*history.updates, *history.unfinished])
+    none_lost = f"{lost:,} of {made:,} lost; {strange:,} entries double or unknown"
+    at_once = f"{most:,} at once in {made:,} updates"
+    return [
+        Finding(f"with the {what}, none is lost", none_lost, good=made > 0 == lost == strange),
+        Finding(f"with the {what}, at most {limit} at a time", at_once, good=most == limit),
+    ]
+
+
+def of_lock(history: History) -> list[Finding]:
+    """Judge the act with the lock: also its tokens, and that it is reentrant."""
+    made = len(history.updates)
     falling = sum(after.token <= before.token for before, after in pairwise(history.entries))
     right = sum((update.levels, update.levels_after) == (2, 1) for update in history.updates)
-    some = made > 0
-    none_lost = f"{lost:,} of {made:,} lost; {strange:,} entries double or unknown"
     rising = f"in {len(history.entries):,} entries, {falling:,} fell or came twice"
     nested = f"{right:,} of {made:,} updates counted 2 inside and 1 after"
     return [
-        Finding("with the lock, none is lost", none_lost, good=some and lost == strange == 0),
-        Finding("one at a time", f"{both:,} overlaps in {made:,} updates", good=some and both == 0),
-        Finding("fencing tokens rise", rising, good=some and falling == 0),
-        Finding("nested holds are counted", nested, good=some and right == made),
+        *of_holds(history, "lock", 1),
+        Finding("fencing tokens rise", rising, good=made > 0 == falling),
+        Finding("nested holds are counted", nested, good=made > 0 and right == made),
     ]
 
 
@@ -106,24 +102,21 @@ def of_transfers(history: History) -> list[Finding]:
     return [Finding("two locks at once: no transfer is lost", f"{lost:,} of {made:,} lost", good=made > 0 == lost)]
 
 
-def of_masters(ttl: float, down: float, votes: Sequence[float], turns: int, gap: float) -> list[Finding]:
-    """Judge the death of a minority of the masters, which came back empty.
+def of_masters(ttl: float, down: float, votes: Sequence[float], turns: Iterable[float], end: float) -> list[Finding]:
+    """Judge the death of a minority of the masters, which came back empty; times in seconds since their kill.
 
-    Args:
-        ttl: the lease that they may have forgotten.
-        down: from the kill until the last of them answered again.
-        votes: from the kill until each had its vote again.
-        turns: how many updates began before all of them voted again, at most `gap` apart.
-        gap: the longest stretch without the begin of an update.
+    They answered again after `down`, and had their `votes`. The others let updates begin at the `turns`, until `end`.
     """
-    others = f"{turns:,} updates meanwhile, at most {gap:.2f} s apart"
+    begins = sorted(turns)
+    gap = max(after - before for before, after in pairwise([0.0, *begins, end]))
+    others = f"{len(begins):,} updates meanwhile, at most {gap:.2f} s apart"
     first, last, missing = min(votes), max(votes), votes.count(NEVER)
     back = f"down for {down:.2f} s, a vote {first:.2f} to {last:.2f} s after the kill; a lease is {ttl:g} s"
     if missing:
         back = f"{missing} of {len(votes)} have no vote again"
     in_time = ttl <= first and last - down - GUARD_FACTOR_MAX * ttl <= LATE_SECONDS_MAX
     return [
-        Finding("masters killed: the others go on", others, good=turns > 0 and gap <= LATE_SECONDS_MAX),
+        Finding("masters killed: the others go on", others, good=bool(begins) and gap <= LATE_SECONDS_MAX),
         Finding("masters back, empty: no vote before every lease is over", back, good=in_time),
     ]
 
@@ -131,16 +124,15 @@ def of_masters(ttl: float, down: float, votes: Sequence[float], turns: int, gap:
 def of_long_hold(ttl: float, seconds: float, intruders: int, *, is_blocked: bool) -> Finding:
     """Judge a hold that lasted for longer than its lease; the holder's event loop may have stood still meanwhile."""
     what = "a blocked event loop keeps its hold" if is_blocked else "a long hold is renewed"
-    stood = f"; the loop stood still for {seconds:.2f} s" if is_blocked else ""
-    text = f"held for {seconds:.2f} s on a lease of {ttl:g} s; {intruders} others came in{stood}"
+    text = f"held for {seconds:.2f} s on a lease of {ttl:g} s; {intruders} others came in"
     return Finding(what, text, good=seconds > ttl and intruders == 0)
 
 
-def of_killed_holder(lease_left: float, handoff: float) -> Finding:
-    """Judge the death of a holder: how soon after it the lease was over, and the next worker had the lock."""
+def of_killed_holder(lease_left: float, handoff: float, holder: str = "holder") -> Finding:
+    """Judge the death of a holder: how soon after it the lease was over, and the next worker had its lock or permit."""
     text = f"lease left {1000 * lease_left:,.1f} ms, {_next(handoff)} the kill"
     good = lease_left > 0 and -EARLY_SECONDS_MAX <= handoff - lease_left <= LATE_SECONDS_MAX
-    return Finding("holder killed: its lease ends, the queue goes on", text, good=good)
+    return Finding(f"{holder} killed: its lease ends, the queue goes on", text, good=good)
 
 
 def of_cancelled_waiter(call: float, place: float, handoff: float) -> Finding:
