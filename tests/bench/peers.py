@@ -1,6 +1,6 @@
 """Locks of other languages: programs that speak lines of JSON, as the benchmark's own do.
 
-``python -m bench.peers`` in ``tests`` builds the programs for those of Node and Go that are installed. A peer that is
+``python -m bench.peers`` in ``tests`` builds the programs for those of Node, Go and Java that are installed. A peer that is
 not built is not measured.
 """
 
@@ -55,6 +55,13 @@ GO = Toolchain(
     command=(str(FOLDER / "go" / "peer"),),
     built=FOLDER / "go" / "peer",
 )
+JAVA = Toolchain(
+    "Java",
+    FOLDER / "java",
+    build=("mvn", "-q", "-B", "dependency:copy-dependencies"),
+    command=("java", "-Xmx128m", "-cp", f"{FOLDER}/java/target/dependency/*", f"{FOLDER}/java/Peer.java"),
+    built=FOLDER / "java" / "target" / "dependency",
+)
 
 
 @frozen
@@ -67,12 +74,17 @@ class Peer:
 
 
 _SET = frozenset({"set", "evalsha", "eval"})
+_REDISSON = frozenset({"evalsha", "eval", "subscribe", "unsubscribe", "publish", "wait"})
 PEERS = {
     "redis-semaphore (Node)": Peer(NODE, _SET, (1, 3, 5)),
     "redlock (Node)": Peer(NODE, _SET, (1, 3, 5)),
     "rueidislock (Go)": Peer(GO, _SET | {"client|tracking", "get"}, (1,)),
     "redislock (Go)": Peer(GO, _SET, (1,)),
     "redsync (Go)": Peer(GO, _SET, (1, 3, 5)),
+    "Redisson lock (Java)": Peer(JAVA, _REDISSON, (1,)),
+    "Redisson fair lock (Java)": Peer(JAVA, _REDISSON, (1,)),
+    "Redisson read lock (Java)": Peer(JAVA, _REDISSON, (1,)),
+    "Redisson permit (Java)": Peer(JAVA, _REDISSON, (1,)),
 }
 
 
@@ -112,7 +124,7 @@ class ForeignPairs:
 
 def build() -> None:
     """Build the programs, and name those that can't be built."""
-    for toolchain in (NODE, GO):
+    for toolchain in (NODE, GO, JAVA):
         if shutil.which(toolchain.build[0]) is None:
             print(f"{toolchain.name} is not here: its locks will not be measured")
             continue
