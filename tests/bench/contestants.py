@@ -26,6 +26,7 @@ from bench.names import (
     PERMITS,
     PERMITS_HOPS,
     PROCESSES,
+    READER,
     REDIS_PY_TASKS,
     RELOCK_TASKS,
     RELOCK_THREADS,
@@ -147,6 +148,11 @@ def _reentry(ports: Sequence[int]) -> Pair:
 def _at_once(number: int, ports: Sequence[int]) -> Pair:
     """Return a pair of so many locks that are taken as one."""
     return _pair(_client(ports).lock_all(f"bench-{number}-{i}" for i in range(number)))
+
+
+def _read(ports: Sequence[int]) -> Pair:
+    """Return a pair of a reader."""
+    return _pair(_client(ports).rwlock("bench-read").read)
 
 
 def _permit(limit: int, ports: Sequence[int]) -> Pair:
@@ -320,6 +326,7 @@ CONTESTANTS: dict[str, Contestant] = {
     REENTRY: Contestant(_pairs(_reentry), masters=(1,)),
     AFRESH: Contestant(_pairs(_afresh), masters=(1,)),
     **{name: Contestant(_pairs(partial(_at_once, number)), masters=(1, 5)) for number, name in AT_ONCE.items()},
+    READER: Contestant(_pairs(_read), masters=(1, 5)),
     **{name: Contestant(_pairs(partial(_permit, limit)), masters=(1, 5)) for limit, name in PERMITS.items()},
     RELOCKS_HOP: Contestant(None, lambda job: site(job, handoff="grant"), OF_RELOCK),
     "relock, two hops": Contestant(None, lambda job: site(job, handoff="wake"), OF_RELOCK),

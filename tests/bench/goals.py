@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from bench.names import AFRESH, FLOOR, FLOORS, KINDS, LOOP_FLOOR, OF_LOCKS, PERMITS, RELOCK_TASKS, is_peer
+from bench.names import AFRESH, FLOOR, FLOORS, KINDS, LOOP_FLOOR, OF_LOCKS, PERMITS, READER, RELOCK_TASKS, is_peer
 from bench.rows import Row, cells, middle, of, our_way, where
 from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK, micros, rate
 
@@ -50,7 +50,15 @@ class Goal:
 def goals(report: dict[str, Any]) -> list[Goal]:
     """Return all goals, as far as they were measured."""
     rows = report.get("handoffs", [])
-    return [*of_pairs(report.get("pairs", {})), *_handoffs(rows), *_quorum(rows), *of_tasks(report.get("aio", {}))]
+    of_one, waiting = of_pairs(report.get("pairs", {})), _readers(report.get("waiting", {}).get("rounds", {}))
+    return [*of_one, *_handoffs(rows), *_quorum(rows), *waiting, *of_tasks(report.get("aio", {}))]
+
+
+def _readers(rounds: dict[str, Any]) -> Iterator[Goal]:
+    """Yield the goal of many readers that wait for one writer."""
+    if found := rounds.get("one read lock"):
+        seconds = max(one["served_seconds"] for one in found)
+        yield Goal("seconds until 1,000 readers have the lock that one writer had", 1.0, seconds)
 
 
 def _ratio(
@@ -82,7 +90,7 @@ def _on_one(same: dict[str, float]) -> Iterator[Goal]:
     yield _ratio(f"re-entry / {BARE}, one CPU", 1.25, same[REENTRY], same[BARE])
     yield _ratio(f"acquire + release / {FLOOR}, one CPU", 1.25, ours, same[FLOOR])
     yield _ratio("a new lock each time / one lock, one CPU", 1.25, same[AFRESH], ours)
-    yield from _of_permits("", "one CPU", same)
+    yield from _of_the_family("", "one CPU", same)
     for peer, bound in PEERS_BOUNDS.items():
         if peer in same:
             yield _ratio(f"acquire + release / {peer}, one CPU", bound, ours, same[peer])
@@ -92,15 +100,15 @@ def _on_several(placement: str, times: dict[str, float]) -> Iterator[Goal]:
     bound, aim = FIVE_MASTERS[placement]
     what = f"five masters: acquire + release / {{}}, {PLACES[placement]}"
     yield _ratio(what.format(BARE), bound, times[RELOCK], times[BARE], aim=aim)
-    yield from _of_permits("five masters: ", PLACES[placement], times)
+    yield from _of_the_family("five masters: ", PLACES[placement], times)
     for peer in BEHIND_ON_SEVERAL:
         if peer in times:
             yield _ratio(what.format(peer), 1.0, times[RELOCK], times[peer])
 
 
-def _of_permits(masters: str, place: str, times: dict[str, float]) -> Iterator[Goal]:
-    """Yield the goals of a permit's pair beside a lock's, for each limit that was measured."""
-    for name in PERMITS.values():
+def _of_the_family(masters: str, place: str, times: dict[str, float]) -> Iterator[Goal]:
+    """Yield the goals of a reader's pair and of a permit's beside a lock's, for each limit that was measured."""
+    for name in (READER, *PERMITS.values()):
         if name in times:
             yield _ratio(f"{masters}{name}: acquire + release / a lock's, {place}", 1.15, times[name], times[RELOCK])
 

@@ -5,6 +5,7 @@ from relock.cli._bench.words import ONE_HOP
 FLOOR, AFRESH = "redis-py connections", "relock, a new lock each time"
 #: Locks that `lock_all` takes as one, by their number.
 AT_ONCE = {number: f"relock, {number} at once" for number in (1, 2, 8)}
+READER = "relock, a read lock"
 #: Semaphores of which one permit is taken, by their limit.
 PERMITS = {limit: f"relock, a permit of {limit}" for limit in (1, 10)}
 #: Semaphores of which a permit is handed over, by their limit.

@@ -129,7 +129,7 @@ def _on_several(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _of_threads(found: dict[str, Any]) -> str:
-    """Return a table of what threads cost that wait for a lock, or for a permit: the medians over the rounds."""
+    """Return what threads cost that wait for a lock, as readers or for a permit: the medians over the rounds."""
     counts = ("threads", "subscriptions", "connections")
     rows = [
         [
@@ -141,7 +141,11 @@ def _of_threads(found: dict[str, Any]) -> str:
         ]
         for kind in found["rounds"]
     ]
-    return table(["they wait for", "MB more", "of a CPU", "threads more", *counts[1:], "commands/s"], rows)
+    costs = table(["they wait for", "MB more", "of a CPU", "threads more", *counts[1:], "commands/s"], rows)
+    if "one read lock" not in found["rounds"]:
+        return costs
+    seconds = _middle(found, "one read lock", "served_seconds")
+    return f"{costs}\n\nOnce the writer's hold had ended, all had the read lock within {seconds:.2f} s."
 
 
 # Tasks ----------------------------------------------------------------------------------------------------------------

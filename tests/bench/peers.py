@@ -1,7 +1,7 @@
 """Locks of other languages: programs that speak lines of JSON, as the benchmark's own do.
 
-``python -m bench.peers`` in ``tests`` builds the programs for those of Node, Go and Java that are installed. A peer that is
-not built is not measured.
+``python -m bench.peers`` in ``tests`` builds the programs for those of Node, Go and Java that are installed. A peer
+that is not built is not measured.
 """
 
 import os

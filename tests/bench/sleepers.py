@@ -1,10 +1,11 @@
-"""A process of threads or tasks that wait: ``python -m bench.sleepers threads|burst|permits|tasks COUNT LOCKS URL``.
+"""A process of threads or tasks that wait: ``python -m bench.sleepers HOW COUNT LOCKS URL``.
 
-They wait for `LOCKS` locks, as many for each, or for an `Event` if there are none. Threads come one after the other, or
-in a burst; tasks begin in one turn of the loop. With ``permits``, threads come one after the other, and wait for the
-only permits of semaphores. The process has a client that has acquired and released once, tells when the waiting began,
-and ends with its stdin. In a process of tasks, ``cancel`` cancels every second task of each lock, and tells when;
-``serve`` tells when the others have had their turn, and how many had one.
+They wait for `LOCKS` locks, as many for each, or for an `Event` if there are none. With ``threads``, they come one
+after the other; with ``burst``, at once. With ``permits``, they come like threads, and wait for the only permits of
+semaphores; with ``reads``, for the locks as readers. With ``tasks``, they begin in one turn of the loop. The process
+has a client that has acquired and released once, tells when the waiting began, and ends with its stdin. In a process of
+tasks, ``cancel`` cancels every second task of each lock, and tells when; ``serve`` tells when the others have had their
+turn, and how many had one.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from relock import AsyncClient, Client, Lock, Semaphore
 
 PAUSE_SECONDS = 0.005  # from one thread to the next
 PERMITS = "permits"  # the threads wait for semaphores
+READS = "reads"  # the threads wait as readers
 
 
 def names_of(locks: int) -> list[str]:
@@ -27,7 +29,9 @@ def names_of(locks: int) -> list[str]:
 
 
 def wanted(client: Client, how: str, name: str) -> Lock | Semaphore:
-    """Return the lock or the semaphore of this name, of which one may have what the threads wait for."""
+    """Return the lock or the semaphore of this name, as the threads want it."""
+    if how == READS:
+        return client.rwlock(name).read
     return client.semaphore(name, 1) if how == PERMITS else client.lock(name)
 
 

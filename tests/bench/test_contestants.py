@@ -15,7 +15,7 @@ from support.servers import Server
 from bench import scripts
 from bench.contestants import CONTESTANTS
 from bench.floors import BareSocket
-from bench.goals import _of_permits
+from bench.goals import _of_the_family
 from bench.handoffs import Bench, Cell, HandoffPlan
 from bench.machine import servers_started
 from bench.names import (
@@ -132,9 +132,9 @@ def test_a_permit_may_take_little_more_than_a_lock() -> None:
     """A permit without a figure, as in reports from before there were semaphores, is no goal."""
     one, ten = PERMITS.values()
     times = {RELOCK: 100.0, one: 110.0, ten: 120.0}
-    found = list(_of_permits("", "one CPU", times))
+    found = list(_of_the_family("", "one CPU", times))
     assert [(goal.measured, goal.is_met) for goal in found] == [(1.1, True), (1.2, False)]
-    assert list(_of_permits("", "one CPU", {RELOCK: 100.0})) == []
+    assert list(_of_the_family("", "one CPU", {RELOCK: 100.0})) == []
 
 
 def test_scripts_are_measured_with_permits_beside_locks(server: Server) -> None:

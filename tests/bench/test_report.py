@@ -60,11 +60,12 @@ def test_what_was_measured_on_another_build_is_not_published(
 
 def test_threads_that_wait_for_a_permit_have_a_row_beside_those_that_wait_for_a_lock() -> None:
     cost = {"cpu_part": 0.001, "threads": 3, "subscriptions": 1, "connections": 2, "calls_per_second": 1.2}
-    kinds = {EVENT: 40e6, "one lock": 46e6, "one permit": 47e6}
-    rounds = {kind: [{**cost, "memory_bytes": memory}] for kind, memory in kinds.items()}
+    kinds = {EVENT: 40e6, "one lock": 46e6, "one permit": 47e6, "one read lock": 48e6}
+    rounds = {kind: [{**cost, "memory_bytes": memory, "served_seconds": 0.25}] for kind, memory in kinds.items()}
     text = page.rendered({"waiting": {"threads": 1_000, "rounds": rounds}})
     assert "## 1,000 threads that wait" in text
     assert "| one lock | 6.0 | 0.10% | 3 | 1 | 2 | 1.2 |\n| one permit | 7.0 | 0.10% | 3 | 1 | 2 | 1.2 |" in text
+    assert "all had the read lock within 0.25 s." in text
 
 
 def test_a_part_is_not_published(capsys: pytest.CaptureFixture[str]) -> None:

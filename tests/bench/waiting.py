@@ -22,7 +22,7 @@ from support.servers import Server
 from bench.machine import cpu_seconds, memory_bytes, placed, placements, servers_started, thread_count
 from bench.names import EVENT, KINDS
 from bench.quiet import undisturbed
-from bench.sleepers import PERMITS, names_of, wanted
+from bench.sleepers import PERMITS, READS, names_of, wanted
 from relock import Client
 from relock._keys import lock_keys, permit_keys
 from relock._scripts import load, script_names
@@ -118,6 +118,14 @@ class Sleepers:
         assert served == count, f"{served} tasks had their turn, and not {count}"
         return float(ended - began)
 
+    def let_in(self) -> float:
+        """End the writers' holds; return the time (s) until no reader waits."""
+        with closing(Client(self.server.url)) as client:
+            began = time.monotonic()
+            for name in self.names:
+                client.force_release(name)
+            return self.until_waiting(0) - began
+
     def slowest_script(self) -> tuple[int, str]:
         """Return for how long (µs) the slowest script kept the master, and its name."""
         with self.server.client() as client:
@@ -138,7 +146,7 @@ def sleepers(how: str, count: int, locks: int) -> Iterator[tuple[Sleepers, float
         names = names_of(locks)
         with closing(Client(server.url, ttl=PATIENCE_SECONDS, renew=False)) as holder:
             for name in names:
-                assert wanted(holder, how, name).acquire()
+                assert wanted(holder, "writer" if how == READS else how, name).acquire()
         server.cli("CONFIG", "SET", "slowlog-max-len", NOTES_MAX)
         server.cli("CONFIG", "SET", "slowlog-log-slower-than", NOTED_US)
         server.cli("SLOWLOG", "RESET")
@@ -158,13 +166,15 @@ THREADS_KINDS = {
     "one lock, begun at once": ("burst", 1),
     "a lock each": ("threads", THREADS_COUNT),
     "one permit": (PERMITS, 1),
+    "one read lock": (READS, 1),
 }
 
 
-def measure_threads(how: str, count: int, locks: int, seconds: float) -> Cost:
-    """Return the cost of threads that wait for so many locks."""
+def measure_threads(how: str, count: int, locks: int, seconds: float) -> dict[str, Any]:
+    """Return the cost of threads that wait for so many locks; of readers, also when all had the lock."""
     with sleepers(how, count, locks) as (found, _):
-        return found.cost(count, seconds)
+        figures = asdict(found.cost(count, seconds))
+        return figures if how != READS else {**figures, "served_seconds": found.let_in()}
 
 
 def measure_all_threads(rounds: int) -> dict[str, Any]:
@@ -172,7 +182,7 @@ def measure_all_threads(rounds: int) -> dict[str, Any]:
 
     def measure(kind: str) -> dict[str, Any]:
         how, locks = THREADS_KINDS[kind]
-        return asdict(measure_threads(how, THREADS_COUNT, locks, THREADS_QUIET_SECONDS))
+        return measure_threads(how, THREADS_COUNT, locks, THREADS_QUIET_SECONDS)
 
     return {"threads": THREADS_COUNT, "rounds": _by_round(THREADS_KINDS, rounds, measure)}
 
