@@ -40,7 +40,7 @@ class AsyncWriteLock(AsyncLock):
     def downgrade(self) -> Coroutine[Any, Any, None]:
         """Change the caller's hold into that of a reader, without a moment in between. Other readers get in then.
 
-        Each level becomes a level of the read lock, for `AsyncReadLock.release` to give back. After a `QuorumError` the
+        Each level becomes a level of the read lock, for ``read.release()`` to give back. After a `QuorumError` the
         caller has the lock as a writer still; after a cancellation, as a writer or as a reader.
 
         Raises:

@@ -37,7 +37,7 @@ class WriteLock(Lock):
     def downgrade(self) -> None:
         """Change the caller's hold into that of a reader, without a moment in between. Other readers get in then.
 
-        Each level becomes a level of the read lock, for `ReadLock.release` to give back. After a `QuorumError` the
+        Each level becomes a level of the read lock, for ``read.release()`` to give back. After a `QuorumError` the
         caller has the lock as a writer still; after an interrupt, as a writer or as a reader.
 
         Raises:

@@ -18,7 +18,7 @@ from support.servers import Server
 from support.until import until
 
 import relock
-from relock import AcquireTimeoutError, Client, LockLostError, Loss, QuorumError
+from relock import AcquireTimeoutError, Client, LockLostError, Loss, QuorumError, UpgradeError
 from relock._servers.starting import freeze
 
 SLACK = 3.0  # for a busy machine; a broken promise takes longer than that, or has no end
@@ -384,3 +384,82 @@ def test_21_a_lower_limit_ends_no_permit(client: Client) -> None:
     assert (first.lost, second.lost) == (False, False)
     with semaphore:
         assert semaphore.acquire(timeout=0.2) is None
+
+
+def test_22_many_readers_or_one_writer(server: Server) -> None:
+    """Three clients, each with two threads that read and one that writes: a writer is alone, and tokens tell it."""
+    reading: set[int] = set()
+    writing: set[int] = set()
+    wrote = [0]
+    crowds = []
+
+    def read(client: Client) -> None:
+        for _ in range(10):
+            with client.rwlock("a", ttl=5).read as held:
+                token = held.ensure()
+                reading.add(token)
+                assert not writing
+                assert token > wrote[0]
+                crowds.append(len(reading))
+                time.sleep(0.005)
+                assert not writing
+                reading.remove(token)
+
+    def write(client: Client) -> None:
+        for _ in range(10):
+            with client.rwlock("a", ttl=5).write as held:
+                token = held.ensure()
+                writing.add(token)
+                assert not reading
+                assert len(writing) == 1
+                assert token > wrote[0]
+                wrote[0] = token
+                time.sleep(0.001)
+                assert not reading
+                writing.remove(token)
+
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(9) as threads:
+        clients = [stack.enter_context(Client(server.url)) for _ in range(3)]
+        calls = [threads.submit(work, client) for work in (read, read, write) for client in clients]
+        for call in calls:
+            call.result(60)
+    assert len(crowds) == 60
+
+
+def test_22_a_writer_that_waits_is_not_passed_by_readers(client: Client) -> None:
+    """A reader that comes while others read, and a writer waits, gets in after that writer."""
+    lock = client.rwlock("a")
+    order: list[str] = []
+
+    def take(name: str) -> None:
+        with lock.write if name == "writer" else lock.read:
+            order.append(name)
+
+    with ThreadPoolExecutor(2) as threads:
+        with lock.read:
+            writer = threads.submit(take, "writer")
+            until(lambda: len(lock.info().queue) == 1, within=60, what="the writer waits")
+            reader = threads.submit(take, "reader")
+            until(lambda: len(lock.info().queue) == 2, within=60, what="the reader waits")
+            with pytest.raises(UpgradeError):
+                lock.write.acquire()
+            assert order == []
+        writer.result(60)
+        reader.result(60)
+    assert order == ["writer", "reader"]
+
+
+def test_22_a_downgrade_lets_readers_in_and_no_writer(client: Client) -> None:
+    lock = client.rwlock("a")
+    with ThreadPoolExecutor(1) as threads:
+        lock.write.acquire()
+        assert not threads.submit(lock.read.acquire, timeout=0).result(60)
+        lock.write.downgrade()
+        assert lock.read.owned()
+        assert not lock.write.owned()
+        assert not threads.submit(lock.write.acquire, timeout=0).result(60)
+        assert threads.submit(lock.read.acquire, timeout=5).result(60)
+        threads.submit(lock.read.release).result(60)
+        lock.read.release()
+        assert threads.submit(lock.write.acquire, timeout=5).result(60)
+        threads.submit(lock.write.release).result(60)
