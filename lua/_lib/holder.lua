@@ -9,7 +9,8 @@ local function holder_of(lock)
   return redis.call('HKEYS', lock)[1]
 end
 
--- Provides is_reader(holder): whether the holder may have the lock together with other readers.
+-- Provides is_reader(holder): whether other readers may have the lock as well. True for a holder
+-- without a name, too: very many fields are those of readers, or of a hash that no reader gets.
 local function is_reader(holder)
-  return string.find(holder, '&', 1, true) ~= nil
+  return holder == '' or string.find(holder, '&', 1, true) ~= nil
 end

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import redis
-from attrs import Factory, define, evolve
+from attrs import define, evolve
 from support.replies import as_list
 from support.script_master import (
     FAR,
@@ -27,6 +27,7 @@ from support.script_master import (
     real_master,
 )
 from support.script_master import run_virtual as run
+from support.script_walk import Walk
 from support.servers import Server
 
 from relock._keys import permit_keys
@@ -840,150 +841,46 @@ def test_a_script_that_arrives_twice_changes_nothing_more(real: Master, name: st
 
 
 @define
-class Walk:
-    """Clients that take, wait, die and come back, on one virtual master; and what they believe."""
+class PermitWalk(Walk):
+    """A walk of callers of a semaphore; an operator changes the limit."""
 
-    draw: Random
-    now_us: int = NOW_US
-    listening: set[str] = Factory(set)
-    inbox: list[bytes] = Factory(list)
-    waiting: dict[bytes, int] = Factory(dict)  # waiters and their tickets
-    holding: dict[bytes, int] = Factory(dict)  # owners, and until when (us) they believe to be that
-    tokens: list[int] = Factory(list)
+    KEYS = KEYS
+    DEFAULTS = Master.DEFAULTS
+
     most: int = 0
-    count: int = 0
-    master: VirtualMaster = None  # type: ignore[assignment]
-
-    def __attrs_post_init__(self) -> None:
-        self.master = VirtualMaster(lambda: self.now_us, "this")
-        for client in CLIENTS:
-            self.turn_on(client)
-
-    def hear(self, _: bytes, message: bytes) -> None:
-        self.inbox.append(message)
-
-    def turn_on(self, client: str) -> None:
-        self.listening.add(client)
-        self.master.subscribe(f"lock:client:{client}".encode(), self.hear)
-
-    def turn_off(self, client: str) -> None:
-        self.listening.remove(client)
-        self.master.unsubscribe(f"lock:client:{client}".encode(), self.hear)
-
-    def call(self, name: str, *rest: Any, **other: Any) -> list[Any]:
-        self.now_us += self.draw.randint(1, 900)
-        return run_virtual(self.master, name, *rest, **other)
-
-    def first_that_listens(self) -> bytes | None:
-        deadlines = dict(self.master.contents(KEYS.waiters) or [])
-        for waiter, _ in self.master.contents(KEYS.queue) or []:
-            if client_of(waiter) in self.listening and deadlines[waiter] > self.now_us // 1000:
-                return bytes(waiter)
-        return None
 
     def used(self) -> int:
         return sum(max(1, -int(value)) for value in self.running().values())
-
-    def running(self) -> dict[bytes, bytes]:
-        ends = dict(self.master.contents(KEYS.leases) or [])
-        fields = self.master.contents(KEYS.permits) or {}
-        return {owner: value for owner, value in fields.items() if ends.get(owner, 0) > self.now_us // 1000}
 
     def cap(self, name: bytes) -> int:
         override = self.master.contents(KEYS.limit)
         return limit_of(name) if override is None else int(override)
 
+    def new_waiter(self, client: str, uuid: str) -> bytes:
+        limit, n = self.draw.choice([2, 3, 3, 3]), self.draw.choice([1, 1, 1, 2])
+        return who(client, n, limit, uuid=uuid, takes_ms=self.draw.choice([None, 1_500]))
+
     def granted(self, owner: bytes, token: int, lease_ms: int) -> None:
-        self.tokens.append(token)
-        self.holding[owner] = self.now_us + lease_ms * 1000
+        super().granted(owner, token, lease_ms)
         self.most = max(self.most, self.cap(owner))
         assert self.used() <= self.cap(owner)
 
-    def enqueue(self, waiter: bytes) -> None:
-        before = self.first_that_listens()
-        reply = self.call("enqueue", owner=waiter, lease_ms=2_000, token_ms=3_000, alive_ms=6_000)
-        if reply[0] == b"granted":
-            assert before in (None, waiter) or not self.comes_before(before, waiter), "first come, first served"
-            self.waiting.pop(waiter, None)
-            self.granted(waiter, reply[2], 2_000)
-        else:
-            self.waiting[waiter] = reply[5]
-
-    def comes_before(self, one: bytes | None, other: bytes) -> bool:
-        return other not in self.waiting or self.waiting[one or b""] < self.waiting[other]
-
-    def release(self, owner: bytes) -> None:
-        del self.holding[owner]
-        before = self.first_that_listens()
-        self.call("release", owner=owner, hand=self.draw.choice([0, 1, 1]))
-        grants = [message for message in self.inbox if message.startswith(b"grant")]
-        assert not grants or (before or b"").partition(b":")[2] == grants[0].split(b" ")[1]
-
-    def heartbeats(self) -> None:
-        for client in self.listening:
-            mine = [(ticket, waiter) for waiter, ticket in self.waiting.items() if client_of(waiter) == client]
-            if mine:
-                rest = [item for pair in mine for item in pair]
-                turn = self.call("heartbeat", *rest, client=client, alive_ms=6_000)[3]
-                if turn in self.waiting:
-                    self.enqueue(turn)
-
-    def settle(self) -> None:
-        """Have all that were told do what they were told."""
-        while self.inbox:
-            kind, uuid, *rest = self.inbox.pop(0).split(b" ")
-            waiter = next((waiter for waiter in self.waiting if waiter.partition(b":")[2] == uuid), None)
-            if kind == b"grant":
-                assert waiter is not None
-                del self.waiting[waiter]
-                self.granted(waiter + b"~" + rest[0], int(rest[1]), int(rest[3]))
-            elif waiter is not None:
-                self.enqueue(waiter)
-
-    def step(self) -> None:
-        deed = self.draw.choice(["take", "take", "take", "release", "release", "leave", "time", "die", "override"])
-        if deed == "take":
-            self.count += 1
-            limit = self.draw.choice([2, 3, 3, 3])
-            n = self.draw.choice([1, 1, 1, 2])
-            takes_ms = self.draw.choice([None, 1_500])
-            client = self.draw.choice(sorted(self.listening) or ["me"])
-            self.enqueue(who(client, n, limit, uuid=f"{self.count:x}", takes_ms=takes_ms))
-        elif deed == "release" and self.holding:
-            self.release(self.draw.choice(sorted(self.holding)))
-        elif deed == "leave" and self.waiting:
-            waiter = self.draw.choice(sorted(self.waiting))
-            del self.waiting[waiter]
-            self.call("leave", owner=waiter)
-        elif deed == "time":
-            self.now_us += self.draw.choice([300_000, 2_500_000])
-        elif deed == "die":
-            client = self.draw.choice(CLIENTS)
-            (self.turn_off if client in self.listening else self.turn_on)(client)
-        elif deed == "override":
+    def do(self, deed: str) -> None:
+        if deed == "override":
             self.call("override", cap=self.draw.choice([1, 2, 4]), ttl_ms=self.draw.choice([0, 0, 1_000]))
-        self.settle()
-        if deed in ("time", "die"):
-            self.heartbeats()
-            self.settle()
+        else:
+            super().do(deed)
 
     def check(self) -> None:
+        super().check()
         running = self.running()
         slots = [int(value) for value in running.values() if int(value) >= 0]
         assert len(slots) == len(set(slots)), "each slot has one owner"
         assert self.used() <= max(4, self.most)
-        assert self.tokens == sorted(set(self.tokens)), "tokens rise"
         assert all(owner in running for owner, until_us in self.holding.items() if until_us > self.now_us)
-        keys = self.master.keys()
-        assert all(self.master.read("PTTL", key) >= 0 for key in keys), "every key has an end"
-        first = self.first_that_listens()
-        queue = self.master.contents(KEYS.queue) or []
-        if first is not None and first == queue[0][0]:
-            assert self.used() + n_of(first) > self.cap(first), "nobody waits whose turn it is and who fits"
-
-
-def client_of(name: bytes) -> str:
-    return name.partition(b":")[0].decode()
+        first, queue = self.queue()[:1], self.master.contents(KEYS.queue) or []
+        if first and first[0] == queue[0][0]:
+            assert self.used() + n_of(first[0]) > self.cap(first[0]), "nobody waits whose turn it is and who fits"
 
 
 def n_of(name: bytes) -> int:
@@ -996,9 +893,9 @@ def limit_of(name: bytes) -> int:
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 6))
 def test_a_walk_keeps_slots_limits_turns_and_tokens(seed: int) -> None:
-    walk = Walk(Random(seed))
+    walk = PermitWalk(Random(seed))
     print(f"seed {seed}")
     for _ in range(400):
-        walk.step()
+        walk.step("override")
         walk.check()
     assert len(walk.tokens) > 50

@@ -107,7 +107,7 @@ class LeasedMaster(ScriptMaster):
 
     Attributes:
         DEFAULTS: usual arguments of the scripts.
-        is_uncounted: the scripts are those for a Cluster, where nobody counts who listens.
+        is_uncounted: the scripts are those for a Cluster, where no listeners are counted.
     """
 
     DEFAULTS: ClassVar[dict[str, Any]]
