@@ -501,6 +501,21 @@ def test_the_end_of_a_writer_whose_owner_reads_on_lets_readers_in_and_no_writer(
     assert master.call_script("acquire", owner=b"they:2")[0] == b"refused"
 
 
+def test_the_writer_counts_as_the_holder_though_the_field_of_its_reader_comes_first(master: Master) -> None:
+    """The fields of a hash with long names are in no order."""
+    master.read(OWN)
+    master.write(WRITER)
+    master.wait(YOU)
+    master.listen("you")
+    assert master.call_script("enqueue", owner=WRITER, ticket=7)[0] == b"granted", "the request has come a second time"
+    assert master.call_script("heartbeat", 7, WRITER)[3] == WRITER
+    assert master.queue() == [YOU], "a holder has no place"
+    assert master.call_script("acquire", owner=OTHER)[4] == WRITER
+    assert master.call("leave")[0] == b"absent"
+    assert master.call_script("release", owner=OTHER)[0] == b"absent"
+    assert master.told() == [], "no reader looks in vain"
+
+
 def test_a_release_of_a_name_that_is_not_there_ends_its_place_and_tells_its_token(master: Master) -> None:
     master.read(THEY)
     master.wait(ME)
