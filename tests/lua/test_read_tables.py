@@ -487,6 +487,26 @@ def test_a_reader_beside_its_writer_ends_without_a_word_to_anybody(master: Maste
         assert master.redis.pttl(KEYS.lock) > LEASE_MS - SHORT_MS
 
 
+def test_the_script_for_readers_ends_a_writer_with_its_lease_and_leaves_its_reader(master: Master) -> None:
+    master.write(WRITER)
+    master.read(OWN, left_ms=2_000)
+    master.wait(YOU)
+    master.listen("you")
+    for status in (b"released", b"absent"):
+        assert master.call("release", owner=WRITER)[0] == status
+        assert (set(master.holders()), master.told()) == ({OWN}, [b"wake 1& a"])
+        assert all(0 < left_ms <= 2_001 for left_ms in master.ttls())
+
+
+def test_the_script_for_readers_hands_the_lock_of_a_writer_over_where_its_reader_is_not(master: Master) -> None:
+    """Readers need only a quorum of the masters."""
+    master.write(b"me:0123456789abcdef0123@3000")
+    master.wait(TAKES)
+    master.listen("you")
+    assert master.call("release", owner=b"me:0123456789abcdef0123@3000")[0] == b"released"
+    assert master.fields() == {HANDED}
+
+
 @pytest.mark.parametrize(("first", "told"), [(YOU, [b"wake 1& a"]), (TAKES, []), (OTHER, [])])
 def test_the_end_of_a_writer_whose_owner_reads_on_lets_readers_in_and_no_writer(
     master: Master, first: bytes, told: list[bytes]
