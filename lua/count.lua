@@ -1,7 +1,7 @@
 -- Writes the hold count of a hold that is here: a nested acquire or release.
 --
 -- KEYS
---   lock      hash    the hold: <client>:<uuid> -> hold count
+--   lock      hash    the holds: <client>:<uuid> -> hold count; of readers, or of one writer
 -- ARGV
 --   owner         text   <client>:<uuid> of the hold
 --   count         int    the count that the owner wants, 1 or more

@@ -1,7 +1,7 @@
 -- Ends any hold of the lock, for an operator. The waiters keep their places.
 --
 -- KEYS
---   lock      hash    the hold: <client>:<uuid> -> hold count
+--   lock      hash    the holds: <client>:<uuid> -> hold count; of readers, or of one writer
 --   queue     zset    waiters by ticket
 --   waiters   zset    waiters by the time (ms) until which they count as alive
 --   token     string  the last fencing token

@@ -1,7 +1,7 @@
 -- Returns the holder of the lock, or the readers that have it, and the waiters. Changes nothing.
 --
 -- KEYS
---   lock      hash    the hold: <client>:<uuid> -> hold count
+--   lock      hash    the holds: <client>:<uuid> -> hold count; of readers, or of one writer
 --   queue     zset    waiters by ticket
 --   token     string  the last fencing token
 --   leases    zset    readers by the time (ms) at which their leases end

@@ -1,7 +1,7 @@
 -- Gives up a place in the queue, a writer's or a reader's, never a hold, and passes the turn on.
 --
 -- KEYS
---   lock      hash    the hold: <client>:<uuid> -> hold count
+--   lock      hash    the holds: <client>:<uuid> -> hold count; of readers, or of one writer
 --   queue     zset    waiters by ticket
 --   waiters   zset    waiters by the time (ms) until which they count as alive
 -- ARGV

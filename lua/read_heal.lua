@@ -65,9 +65,7 @@ local writer = writer_of(lock, leases)
 if writer and not is_own(writer, owner) then
   return { 'refused', now_us }
 end
-if redis.call('HEXISTS', lock, owner) == 0 then
-  redis.call('HSET', lock, owner, value)
-end
+let_in(lock, leases, owner, value, writer)
 if take_guard then
   take_guard()
 end

@@ -85,5 +85,5 @@ local first, is_open = (is_free and wake_first or wake_reader)(lock, queue, wait
 local turn = first or head
 local gets_in = is_free or string.find(turn, '&', 1, true)
 local is_mine = gets_in and string.sub(turn, 1, #client + 1) == client .. ':'
-return { 'tended', now_us, (is_open or not gets_in) and pttl_ms or 0, grantee ~= '' and grantee or is_mine and turn or '',
+return { 'tended', now_us, is_open and 1 or gets_in and 0 or pttl_ms, grantee ~= '' and grantee or is_mine and turn or '',
   head }

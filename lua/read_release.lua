@@ -1,5 +1,6 @@
 -- Ends the hold of this reader, and the place of its waiter. If the lock is free then, gives it to
--- the first waiter, or wakes that waiter. Also undoes an attempt whose outcome is not known.
+-- the first waiter, or wakes that waiter. Also undoes an attempt whose outcome is not known, and
+-- ends the hold of a writer whose owner reads on: of a longer lease of the writer nothing is left.
 --
 -- KEYS
 --   lock      hash    the holds: <client>:<uuid> -> hold count; of readers, or of one writer
@@ -9,7 +10,7 @@
 --   leases    zset    readers by the time (ms) at which their leases end
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
---   owner         text   <client>:<uuid>& of the hold, which is never used again
+--   owner         text   <client>:<uuid>& of the hold, which is never used again; or the writer's name
 --   fence         int    its fencing token, written here if it is missing; 0 if a quorum of masters knows it
 --   token_ms      ms     how long a fencing token is remembered at least
 --   hand          flag   1: a waiter that takes grants is given the lock; 0: it is only woken

@@ -24,6 +24,18 @@ local function is_own(writer, owner)
   return stem ~= nil and string.match(writer, '^[^@~&#]*') == client .. ':' .. stem
 end
 
+-- Writes the hold of a reader, unless it is here. The first reader beside its own writer finds no
+-- other's lease: what is in `leases` belongs to holds that were deleted with an earlier hash. It
+-- must go, because writer_of takes as many fields as leases for readers only.
+local function let_in(lock, leases, owner, count, writer)
+  if redis.call('HEXISTS', lock, owner) == 0 then
+    redis.call('HSET', lock, owner, count)
+    if writer and redis.call('HLEN', lock) == 2 then
+      redis.call('DEL', leases)
+    end
+  end
+end
+
 -- Makes the keys of a lock that only readers have end with the latest of their leases: the end
 -- of a reader that had a longer one has ended that lease.
 local function end_with_latest(lock, leases, now_us)

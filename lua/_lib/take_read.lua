@@ -44,9 +44,7 @@ local function try_to_take(lock, queue, waiters, token_key, leases, owner, waite
       end
     end
   end
-  if not is_here then
-    redis.call('HSET', lock, owner, count)
-  end
+  let_in(lock, leases, owner, count, writer)
   keep_lease(lock, leases, owner, lease_ms, now_us)
   local token = next_token(token_key, now_us, latest_ms(lock, lease_ms))
   if on_own('ZREM', queue, waiter) == 1 then

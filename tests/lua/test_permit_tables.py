@@ -5,14 +5,29 @@ Times are relative to the master's clock. A name says what its owner wants: ``#<
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from random import Random
 from typing import Any
 
 import pytest
 import redis
-from attrs import Factory, define, evolve
+from attrs import define, evolve
 from support.replies import as_list
-from support.script_master import FAR, ScriptMaster, fake_master, real_master
+from support.script_master import (
+    FAR,
+    LEASE_MS,
+    QUEUE_MS,
+    SHORT_MS,
+    TOKEN_MS,
+    USUAL,
+    LeasedMaster,
+    check_header,
+    check_repeats,
+    fake_master,
+    real_master,
+)
+from support.script_master import run_virtual as run
+from support.script_walk import Walk
 from support.servers import Server
 
 from relock._keys import permit_keys
@@ -20,7 +35,6 @@ from relock._scripts import load, script_names
 from relock.testing._master import VirtualMaster
 
 KEYS = permit_keys("lock", "a")
-LEASE_MS, TOKEN_MS, QUEUE_MS, SHORT_MS = 30_000, 31_000, 20_000, 5_000
 NAMES = [name for name in script_names() if name.startswith("permit_")]
 
 
@@ -37,48 +51,9 @@ HANDED = TAKES + b"~456789abcdef0123.1.0"
 
 
 @define
-class Master(ScriptMaster):
+class Master(LeasedMaster):
     KEYS = KEYS
-
-    is_uncounted: bool = False
-
-    def put(self, **holders: tuple[bytes, int, int]) -> None:
-        """Put permits there: owner, value, and how long (ms) the lease runs from now on."""
-        now_ms = self.now_us() // 1000
-        for owner, value, left_ms in holders.values():
-            self.redis.hset(KEYS.permits, owner, value)
-            self.redis.zadd(KEYS.leases, {owner: now_ms + left_ms})
-        for key in (KEYS.permits, KEYS.leases):
-            self.redis.pexpire(key, LEASE_MS)
-
-    def hold(self, owner: bytes, value: int = 0, left_ms: int = LEASE_MS) -> None:
-        self.put(it=(owner, value, left_ms))
-
-    def wait(self, *waiters: bytes, left_ms: int = 10_000) -> None:
-        """Put waiters into the queue, in this order behind those that are there."""
-        for waiter in waiters:
-            self.redis.zadd(KEYS.queue, {waiter: self.redis.zcard(KEYS.queue) + 1})
-            self.redis.zadd(KEYS.waiters, {waiter: self.now_us() // 1000 + left_ms})
-        for key in (KEYS.queue, KEYS.waiters):
-            self.redis.pexpire(key, SHORT_MS)
-
-    def call(self, name: str, *rest: Any, guarded: bool = False, **arguments: Any) -> list[Any]:
-        script = load(f"permit_{name}")
-        script = script.uncounted if self.is_uncounted else script
-        found = self.run(script, {**DEFAULTS, **arguments}, rest, guarded=guarded)
-        assert script.shapes[found[0]] == [*map(type, found)]
-        return found
-
-    def permits(self) -> dict[bytes, int]:
-        """Return the value of each owner. Each has a lease."""
-        found = {owner: int(value) for owner, value in self.redis.hgetall(KEYS.permits).items()}
-        assert set(found) == set(self.redis.zrange(KEYS.leases, 0, -1)), "permits and leases have the same names"
-        return found
-
-
-DEFAULTS: dict[str, Any] = {"owner": ME, "slot": -1, "lease_ms": LEASE_MS, "token_ms": TOKEN_MS, "fair": 1, "hand": 1}
-DEFAULTS |= {"proposal": 0, "ticket": 0, "alive_ms": 7_000, "queue_ms": QUEUE_MS, "fence": 0, "value": 0, "limit": 9}
-DEFAULTS |= {"not_after_us": FAR, "guard_ms": 0, "client": "me", "cap": 1, "ttl_ms": LEASE_MS}
+    DEFAULTS = USUAL | {"owner": ME, "slot": -1, "value": 0, "client": "me", "cap": 1, "ttl_ms": LEASE_MS}
 
 
 @pytest.fixture(params=["fakeredis", "server"])
@@ -106,7 +81,7 @@ def test_a_permit_has_a_slot_a_lease_and_the_clock_as_token(master: Master, take
     status, now_us, token, slot = master.call(take)
     assert (status, token, slot) == (b"granted", now_us, 0)
     assert before <= now_us <= master.now_us()
-    assert master.permits() == {ME: 0}
+    assert master.holders() == {ME: 0}
     assert master.redis.zscore(KEYS.leases, ME) == now_us // 1000 + 1 + LEASE_MS
     for key in (KEYS.permits, KEYS.leases):
         assert LEASE_MS - SHORT_MS < master.redis.pttl(key) <= LEASE_MS
@@ -164,7 +139,7 @@ def test_a_refusal_says_when_the_permits_fit_and_whose_lease_ends_first(master: 
 
 def test_several_permits_have_no_slot(master: Master) -> None:
     assert master.call("acquire", owner=who("me", n=3, limit=4))[3] == -1
-    assert master.permits() == {who("me", n=3, limit=4): -3}
+    assert master.holders() == {who("me", n=3, limit=4): -3}
     assert master.call("acquire", owner=who("you", n=2, limit=4))[0] == b"refused"
     assert master.call("acquire", owner=who("you", n=1, limit=4))[3] == 0
 
@@ -188,7 +163,7 @@ def test_an_operators_limit_stands_above_that_of_the_code(master: Master, take: 
     if cap == 0:
         assert replies[0][2] <= 10_000, "the limit of the code holds again then"
     master.redis.delete(KEYS.limit)
-    assert len(master.permits()) == number
+    assert len(master.holders()) == number
 
 
 def test_a_limit_of_another_type_is_none(master: Master) -> None:
@@ -207,7 +182,7 @@ def test_a_limit_is_set_ended_and_wakes_the_first(master: Master) -> None:
     assert master.call("override", ttl_ms=0)[0] == b"set"
     assert not master.redis.exists(KEYS.limit)
     assert master.told() == [b"wake 1#1/2 a"] * 2
-    assert master.permits() == {THEY: 0}
+    assert master.holders() == {THEY: 0}
 
 
 # leases ---------------------------------------------------------------------------------------------------------------
@@ -222,8 +197,8 @@ def test_a_lease_that_has_ended_is_over_for_every_script(master: Master, name: s
     master.hold(THEY, 1)
     master.wait(YOU)
     master.call(name, *([5, ME] if name == "heartbeat" else []))
-    assert dead not in master.permits()
-    assert THEY in master.permits()
+    assert dead not in master.holders()
+    assert THEY in master.holders()
 
 
 def test_a_lease_that_has_ended_is_not_extended_though_nobody_has_removed_it(master: Master) -> None:
@@ -259,8 +234,8 @@ def test_fields_without_a_lease_go_and_leases_without_a_field(master: Master, na
     master.redis.zadd(KEYS.leases, {who("z"): FAR})
     master.wait(YOU)
     master.call(name, *([5, ME] if name == "heartbeat" else []))
-    assert THEY in master.permits()
-    assert not {who("x"), who("y"), who("z")} & set(master.permits())
+    assert THEY in master.holders()
+    assert not {who("x"), who("y"), who("z")} & set(master.holders())
 
 
 def test_leases_that_were_deleted_are_the_end_of_their_permits(master: Master) -> None:
@@ -269,13 +244,13 @@ def test_leases_that_were_deleted_are_the_end_of_their_permits(master: Master) -
     master.redis.delete(KEYS.leases)
     assert master.call("extend")[0] == b"absent"
     assert master.call("acquire", owner=THEY)[3] == 0
-    assert master.permits() == {THEY: 0}
+    assert master.holders() == {THEY: 0}
 
 
 def test_nothing_but_taking_and_healing_creates_a_permit(master: Master) -> None:
     for name in ("extend", "release", "give_back", "leave", "heartbeat", "override"):
         master.call(name, *([5, ME] if name == "heartbeat" else []))
-    assert master.permits() == {}
+    assert master.holders() == {}
 
 
 # repeated, late and foreign -------------------------------------------------------------------------------------------
@@ -291,7 +266,7 @@ def test_a_repeated_request_finds_its_permit(master: Master, take: str, n: int, 
     second = master.call(take, owner=owner, slot=-1, lease_ms=1_000)
     assert (second[0], first[3], second[3]) == (b"granted", slot, slot)
     assert second[2] > first[2], "the last token may be another owner's"
-    assert len(master.permits()) == 1
+    assert len(master.holders()) == 1
     assert master.redis.zscore(KEYS.leases, owner) > master.now_us() // 1000 + 5_000
 
 
@@ -302,7 +277,7 @@ def test_a_repeated_release_ends_nothing_more(master: Master) -> None:
     master.listen("you")
     assert master.call("release", owner=RELEASER)[0] == b"released"
     assert master.call("release", owner=RELEASER)[0] == b"absent"
-    assert master.permits() == {THEY: 1, HANDED: 0}
+    assert master.holders() == {THEY: 1, HANDED: 0}
 
 
 @pytest.mark.parametrize("name", ["acquire", "enqueue", "extend", "heal", "heartbeat", "override"])
@@ -311,7 +286,7 @@ def test_what_comes_after_its_not_after_time_does_nothing(master: Master, name: 
     master.wait(YOU)
     late_us = master.now_us() - 1
     assert master.call(name, *([5, ME] if name == "heartbeat" else []), not_after_us=late_us)[0] == b"void"
-    assert (master.permits(), master.queue()) == ({ME: 0}, [YOU])
+    assert (master.holders(), master.queue()) == ({ME: 0}, [YOU])
     assert not master.redis.exists(KEYS.limit)
 
 
@@ -370,14 +345,7 @@ def test_a_replica_gives_and_ends_nothing(name: str) -> None:
 
 
 def run_virtual(master: VirtualMaster, name: str, *rest: Any, **other: Any) -> list[Any]:
-    script = load(f"permit_{name}")
-    given = {**DEFAULTS, **other}
-    made = script.call(KEYS, *rest, **{argument: given[argument] for argument in script.own_arguments})
-    reply = master.execute(made, given["not_after_us"], b"this:repl", 0)
-    found: list[Any] = as_list(reply)
-    parsed = script.parse_words(reply) if isinstance(reply, bytes) else found
-    assert parsed is not None
-    return parsed
+    return run(master, KEYS, f"permit_{name}", *rest, **{**Master.DEFAULTS, **other})
 
 
 @pytest.mark.parametrize(("ahead_us", "given"), [(1_000, True), (0, False), (-1, False), (600_000, False)])
@@ -395,12 +363,12 @@ def test_tokens_rise_and_may_be_proposed(ahead_us: int, *, given: bool) -> None:
 def test_a_master_without_a_vote_gives_nothing(real: Master) -> None:
     for name in ("acquire", "enqueue", "heal"):
         assert real.call(name, guarded=True, guard_ms=1_000)[0] == b"no_vote"
-    assert real.permits() == {}
+    assert real.holders() == {}
     real.hold(RELEASER, 0)
     real.wait(TAKES)
     real.listen("you")
     real.call("release", owner=RELEASER, guarded=True, guard_ms=1_000)
-    assert (real.permits(), real.told()) == ({}, [b"wake 1#1/2@3000 a"])
+    assert (real.holders(), real.told()) == ({}, [b"wake 1#1/2@3000 a"])
 
 
 @TAKE
@@ -421,7 +389,7 @@ def test_a_waiter_that_has_a_hold_gets_no_other_and_is_told_its_name(master: Mas
     reply = master.call(take, owner=ME + b"~2.7")
     assert (reply[0] in (b"refused", b"queued"), reply[4], reply[-1]) == (True, ME + name, b"")
     assert LEASE_MS - SHORT_MS < reply[2] <= LEASE_MS
-    assert master.permits() == {THEY: 0, ME + name: 1}
+    assert master.holders() == {THEY: 0, ME + name: 1}
 
 
 # turns ----------------------------------------------------------------------------------------------------------------
@@ -464,7 +432,7 @@ def test_nobody_passes_a_waiter_that_listens_also_where_its_large_request_does_n
     assert (reply[0] in (b"refused", b"queued"), reply[2], reply[4]) == (True, 0, b"")
     assert master.told() == [b"wake 1#2/2 a"]
     assert master.call(take, fair=0)[0] == b"granted"
-    assert master.permits() == {THEY: 0, ME: 1}
+    assert master.holders() == {THEY: 0, ME: 1}
 
 
 def test_waiters_that_nobody_listens_for_are_passed(master: Master) -> None:
@@ -478,7 +446,7 @@ def test_a_waiter_takes_its_permit_in_its_turn(master: Master) -> None:
     master.listen("me", "you")
     assert master.call("enqueue", owner=YOU)[0] == b"queued"
     assert master.call("enqueue", owner=ME + b"~1.7")[0] == b"granted"
-    assert (master.permits(), master.queue()) == ({ME + b"~1.7": 0}, [YOU])
+    assert (master.holders(), master.queue()) == ({ME + b"~1.7": 0}, [YOU])
 
 
 @TAKE
@@ -504,7 +472,7 @@ def test_a_release_of_many_serves_all_that_fit_one_after_the_other(master: Maste
         assert master.told() == [b"wake 1#1/3@3000 a"]
         assert master.call("enqueue", owner=waiter)[0] == b"granted"
     assert master.told() == []
-    assert sorted(master.permits().values()) == [0, 1, 2]
+    assert sorted(master.holders().values()) == [0, 1, 2]
     assert master.queue() == waiters[3:]
 
 
@@ -515,7 +483,7 @@ def test_a_release_gives_its_slot_to_the_first(master: Master) -> None:
     master.listen("you", "x")
     status, now_us = master.call("release", owner=RELEASER)
     assert status == b"released"
-    assert master.permits() == {THEY: 1, HANDED: 0}
+    assert master.holders() == {THEY: 1, HANDED: 0}
     assert master.redis.zscore(KEYS.leases, HANDED) == now_us // 1000 + 1 + 3_000
     assert master.redis.pttl(KEYS.permits) > 3_000, "no lease is shortened"
     assert master.redis.get(KEYS.token) == b"%d" % now_us
@@ -528,7 +496,7 @@ def test_a_release_that_gives_its_slot_wakes_the_next_where_more_are_free(master
     master.wait(TAKES, who("x"))
     master.listen("you", "x")
     master.call("release", owner=RELEASER)
-    assert master.permits() == {TAKES + b"~456789abcdef0123.1.1": 1}
+    assert master.holders() == {TAKES + b"~456789abcdef0123.1.1": 1}
     grant, wake = master.told()
     assert (grant.split()[0], wake) == (b"grant", b"wake 1#1/2 a")
 
@@ -550,7 +518,7 @@ def test_a_release_only_wakes(master: Master, first: bytes, how: dict[str, Any])
     master.wait(first)
     master.listen("you")
     master.call("release", owner=owner, **how)
-    assert master.permits() == {}
+    assert master.holders() == {}
     assert master.told() == [b"wake %b a" % first.partition(b":")[2]]
     assert master.queue() == [first]
 
@@ -562,12 +530,12 @@ def test_a_release_gives_nothing_where_its_slot_is_taken_or_too_many_are_used(ma
     master.wait(TAKES)
     master.listen("you")
     master.call("release", owner=RELEASER)
-    assert master.permits() == {THEY: 0}
+    assert master.holders() == {THEY: 0}
     assert master.told() == [b"wake 1#1/2@3000 a"]
     master.hold(RELEASER, 1)
     master.hold(who("x"), 2)
     master.call("release", owner=RELEASER)
-    assert (master.permits(), master.told()) == ({THEY: 0, who("x"): 2}, [])
+    assert (master.holders(), master.told()) == ({THEY: 0, who("x"): 2}, [])
 
 
 def test_a_release_only_wakes_where_nobody_counts_who_listens(master: Master) -> None:
@@ -576,7 +544,7 @@ def test_a_release_only_wakes_where_nobody_counts_who_listens(master: Master) ->
     master.wait(TAKES)
     master.listen("you")
     master.call("release", owner=RELEASER)
-    assert (master.permits(), master.told()) == ({}, [b"wake 1#1/2@3000 a"])
+    assert (master.holders(), master.told()) == ({}, [b"wake 1#1/2@3000 a"])
 
 
 def test_a_release_past_a_dead_waiter_gives_its_slot_to_the_next(master: Master) -> None:
@@ -584,18 +552,19 @@ def test_a_release_past_a_dead_waiter_gives_its_slot_to_the_next(master: Master)
     master.wait(who("dead", takes_ms=3_000), TAKES)
     master.listen("you")
     now_us = master.call("release", owner=RELEASER)[1]
-    assert master.permits() == {TAKES + b"~456789abcdef0123.2.0": 0}
+    assert master.holders() == {TAKES + b"~456789abcdef0123.2.0": 0}
     assert int(master.redis.get(KEYS.token)) > now_us, "each message has a token of its own"
     assert master.redis.pttl(KEYS.token) > 3_000
 
 
 def test_a_release_past_a_dead_waiter_gives_nothing_beyond_the_limit_of_the_next(master: Master) -> None:
     owner = who("me", uuid="0123456789abcdef0123", limit=3)
-    master.put(me=(owner, 0, LEASE_MS), x=(who("x", limit=3), 1, LEASE_MS), y=(who("y", limit=3), 2, LEASE_MS))
+    for slot, holder in enumerate((owner, who("x", limit=3), who("y", limit=3))):
+        master.hold(holder, slot)
     master.wait(who("dead", limit=3, takes_ms=3_000), TAKES)
     master.listen("you")
     master.call("release", owner=owner)
-    assert set(master.permits().values()) == {1, 2}
+    assert set(master.holders().values()) == {1, 2}
     assert master.told() == [b"wake 1#1/2@3000 a"]
 
 
@@ -603,7 +572,7 @@ def test_a_release_of_a_name_that_is_not_there_ends_its_place_and_tells_its_toke
     master.hold(THEY, 0)
     master.wait(ME)
     assert master.call("release", owner=ME + b"~1", fence=FAR)[0] == b"absent"
-    assert (master.permits(), master.queue()) == ({THEY: 0}, [])
+    assert (master.holders(), master.queue()) == ({THEY: 0}, [])
     assert master.redis.get(KEYS.token) == b"%d" % FAR
 
 
@@ -616,7 +585,7 @@ def test_a_message_that_is_refused_gives_nothing_and_ends_the_permit(server: Ser
         master.hold(RELEASER, 0)
         master.wait(TAKES, YOU)
         assert master.call("release", owner=RELEASER)[0] == b"released"
-        assert (master.permits(), master.queue()) == ({}, [TAKES, YOU])
+        assert (master.holders(), master.queue()) == ({}, [TAKES, YOU])
         assert master.call("acquire")[0] == b"refused", "it is the turn of the first waiter that has a deadline"
         assert master.call("heartbeat", 1, TAKES, client="you")[3] == TAKES
     server.cli("ACL", "DELUSER", "mute")
@@ -629,7 +598,7 @@ def test_give_back_ends_an_attempt_and_puts_its_waiter_back(master: Master) -> N
     master.wait(ME)
     master.listen("me")
     assert master.call("give_back", owner=attempt, ticket=5)[0] == b"released"
-    assert (master.permits(), master.queue()) == ({THEY: 1}, [ME, YOU])
+    assert (master.holders(), master.queue()) == ({THEY: 1}, [ME, YOU])
     assert master.told() == [b"wake 1#1/2 a"], "the one that comes before"
     master.hold(attempt, 0)
     master.call("give_back", owner=attempt, ticket=-1)
@@ -659,13 +628,13 @@ def test_leave_passes_the_turn_on_where_a_permit_is_free(master: Master) -> None
 def test_heal_gives_a_permit_back_with_its_slot_and_its_token(master: Master) -> None:
     for _ in range(2):
         assert master.call("heal", value=1, fence=FAR)[0] == b"healed"
-        assert master.permits() == {ME: 1}
+        assert master.holders() == {ME: 1}
         assert master.redis.get(KEYS.token) == b"%d" % FAR
     assert master.call("heal", owner=YOU, value=1)[0] == b"refused"
     for number in (2, 3):
         assert master.call("heal", owner=who(f"x{number}"), value=number)[0] == b"healed", "the number is not judged"
     assert master.call("heal", owner=who("y", n=2), value=-2)[0] == b"healed"
-    assert master.permits() == {ME: 1, who("x2"): 2, who("x3"): 3, who("y", n=2): -2}
+    assert master.holders() == {ME: 1, who("x2"): 2, who("x3"): 3, who("y", n=2): -2}
 
 
 @pytest.mark.parametrize(
@@ -705,7 +674,8 @@ def test_heartbeat_restores_places_and_tells_of_a_permit_that_was_given(master: 
 
 def test_inspect_leaves_dead_leases_out_and_writes_nothing(master: Master) -> None:
     master.hold(who("dead"), 0, 0)
-    master.put(you=(YOU, 1, 9_000), me=(who("me", n=2), -2, 5_000))
+    master.hold(YOU, 1, 9_000)
+    master.hold(who("me", n=2), -2, 5_000)
     master.wait(THEY, who("x"))
     master.redis.set(KEYS.token, 77)
     before = [master.redis.hgetall(KEYS.permits), master.redis.zrange(KEYS.leases, 0, -1)]
@@ -724,23 +694,23 @@ def test_nothing_stays_when_all_permits_have_ended(real: Master) -> None:
         real.call("enqueue", owner=owner, guarded=True, guard_ms=0)
     immortal = [key for key in real.redis.scan_iter() if real.redis.ttl(key) == -1]
     assert immortal == [KEYS.master]
-    for owner in (ME, YOU, who("x"), *real.permits()):
+    for owner in (ME, YOU, who("x"), *real.holders()):
         real.call("release", owner=owner, guarded=True, guard_ms=0)
-    for owner in real.permits():
+    for owner in real.holders():
         real.call("release", owner=owner, guarded=True, guard_ms=0)
     assert set(real.redis.scan_iter()) == {KEYS.token, KEYS.master}
 
 
 # the usual cases ------------------------------------------------------------------------------------------------------
 
-USUAL = {
+COMMANDS = {
     "acquire": {"time": 1, "exists": 1, "hset": 1, "pexpire": 2, "zadd": 1, "set": 1},
     "release": {"time": 1, "hget": 1, "hdel": 1, "zrem": 1, "exists": 1},
 }
 
 
 @pytest.mark.every_server
-@pytest.mark.parametrize("name", USUAL)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_usual_case_asks_no_more_of_a_server(server: Server, name: str) -> None:
     with closing(redis.Redis.from_url(server.url)) as client:
         client.flushall()
@@ -752,8 +722,8 @@ def test_the_usual_case_asks_no_more_of_a_server(server: Server, name: str) -> N
         calls = {
             command.removeprefix("cmdstat_"): said["calls"] for command, said in client.info("commandstats").items()
         }
-    assert {command: calls.get(command) for command in USUAL[name]} == USUAL[name]
-    assert not set(calls) - set(USUAL[name]) - {"eval", "config|resetstat", "config", "info"}
+    assert {command: calls.get(command) for command in COMMANDS[name]} == COMMANDS[name]
+    assert not set(calls) - set(COMMANDS[name]) - {"eval", "config|resetstat", "config", "info"}
 
 
 GENERAL = {  # of the scripts without their usual cases: the line that leads there, and one that never does
@@ -798,7 +768,7 @@ def outcome(script: Any, draw: Random) -> tuple[Any, ...]:
     for key in (KEYS.permits, KEYS.leases, KEYS.queue, KEYS.waiters):
         master.read("PEXPIRE", key, 5_000)
     master.is_full = draw.random() < 0.1
-    chosen = DEFAULTS | {
+    chosen = Master.DEFAULTS | {
         "owner": draw.choice(holders if holders and draw.random() < 0.7 else OWNERS),
         "slot": draw.choice([-1, -1, 0, 1, 2]),
         "fence": draw.choice([0, 0, NOW_US + 5]),
@@ -836,35 +806,11 @@ def test_the_usual_case_does_what_the_general_one_does(name: str) -> None:
 # headers --------------------------------------------------------------------------------------------------------------
 
 MINE = who("me", uuid="0123456789abcdef") + b"~1"
-LIFETIMES_MS = {  # by the header's words: the shortest and the longest lifetime here
-    "none": (-1, -1),
-    "the latest lease": (1, LEASE_MS),
-    "queue_ms": (QUEUE_MS - SHORT_MS, QUEUE_MS),
-    "token_ms": (LEASE_MS + 1, TOKEN_MS),
-    "ttl_ms": (LEASE_MS - SHORT_MS, LEASE_MS),
-    "the lease and what the token is ahead of the clock": (3_001, 2 * LEASE_MS + 1_001),
-}
 HELD, WAITING = [[], [(MINE, 0)], [(MINE, 0), (THEY, 1)], [(THEY, 0)]], [[], [TAKES, THEY], [THEY]]
 STATES = [(held, waiting) for held in HELD for waiting in WAITING]
 
 
-def seen(master: Master) -> dict[str, tuple[Any, int]]:
-    """Return the content of each key, and how long (ms) the key lives."""
-    content: dict[str, Any] = {}
-    for name in ("permits", "queue", "waiters", "token", "leases", "limit", "master"):
-        key = getattr(KEYS, name)
-        kind = master.redis.type(key)
-        if kind == b"hash":
-            content[name] = set(master.redis.hgetall(key).items())
-        elif kind == b"zset":
-            content[name] = set(master.redis.zrange(key, 0, -1))
-        elif kind == b"string":
-            content[name] = {master.redis.get(key)}
-    return {name: (held, master.redis.pttl(getattr(KEYS, name))) for name, held in content.items()}
-
-
 def put(master: Master, state: tuple[Any, Any]) -> None:
-    master.redis.flushall()
     for owner, slot in state[0]:
         master.hold(owner, slot, SHORT_MS)
     master.wait(*state[1])
@@ -877,195 +823,64 @@ def call_with(master: Master, name: str, fence: int) -> None:
     """Call the script of this name with usual arguments."""
     rest = [7, who("me", uuid="2")] if name == "permit_heartbeat" else []
     owner = THEY if name == "permit_leave" else MINE
-    master.call(name.removeprefix("permit_"), *rest, owner=owner, ticket=7, fence=fence, value=0, guarded=True)
+    master.call_script(name, *rest, owner=owner, ticket=7, fence=fence, guarded=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_writes_and_publishes_what_its_header_says_and_nothing_else(real: Master, name: str) -> None:
-    header = load(name).header
-    written = set()
-    says = dict(line.split(None, 1) for line in header["WRITES"] if line != "none")
-    real.listen("you", "they")
-    for state in STATES:
-        put(real, state)
-        before = seen(real)
-        call_with(real, name, fence=real.now_us() + 1_000_000)
-        for kept, (held, left_ms) in seen(real).items():
-            was, was_left_ms = before.get(kept, (set(), 0))
-            if not held <= was or not -1 < left_ms <= was_left_ms:
-                written.add(kept)
-                low, high = LIFETIMES_MS[says[kept]]
-                assert low <= left_ms <= high, (kept, state)
-    assert written == set(says)
-    told = {message.split()[0].decode() for message in real.told()}
-    assert told == {line.split()[0] for line in header["PUBLISHES"]} - {"none"}
+    check_header(real, name, STATES, partial(put, real), partial(call_with, real, name))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_that_arrives_twice_changes_nothing_more(real: Master, name: str) -> None:
     """Lifetimes may change, the time without a vote, and the last token."""
-
-    def left() -> tuple[Any, ...]:
-        return tuple(held for key, (held, _) in seen(real).items() if key not in ("master", "token"))
-
-    real.listen("you", "they")
-    for state in STATES:
-        put(real, state)
-        fence = real.now_us() + 1_000_000
-        call_with(real, name, fence)
-        once = left()
-        call_with(real, name, fence)
-        assert left() == once, state
+    check_repeats(real, STATES, partial(put, real), partial(call_with, real, name), may_change=("master", "token"))
 
 
 # a walk ---------------------------------------------------------------------------------------------------------------
 
 
 @define
-class Walk:
-    """Clients that take, wait, die and come back, on one virtual master; and what they believe."""
+class PermitWalk(Walk):
+    """A walk of callers of a semaphore; an operator changes the limit."""
 
-    draw: Random
-    now_us: int = NOW_US
-    listening: set[str] = Factory(set)
-    inbox: list[bytes] = Factory(list)
-    waiting: dict[bytes, int] = Factory(dict)  # waiters and their tickets
-    holding: dict[bytes, int] = Factory(dict)  # owners, and until when (us) they believe to be that
-    tokens: list[int] = Factory(list)
+    KEYS = KEYS
+    DEFAULTS = Master.DEFAULTS
+
     most: int = 0
-    count: int = 0
-    master: VirtualMaster = None  # type: ignore[assignment]
-
-    def __attrs_post_init__(self) -> None:
-        self.master = VirtualMaster(lambda: self.now_us, "this")
-        for client in CLIENTS:
-            self.turn_on(client)
-
-    def hear(self, _: bytes, message: bytes) -> None:
-        self.inbox.append(message)
-
-    def turn_on(self, client: str) -> None:
-        self.listening.add(client)
-        self.master.subscribe(f"lock:client:{client}".encode(), self.hear)
-
-    def turn_off(self, client: str) -> None:
-        self.listening.remove(client)
-        self.master.unsubscribe(f"lock:client:{client}".encode(), self.hear)
-
-    def call(self, name: str, *rest: Any, **other: Any) -> list[Any]:
-        self.now_us += self.draw.randint(1, 900)
-        return run_virtual(self.master, name, *rest, **other)
-
-    def first_that_listens(self) -> bytes | None:
-        deadlines = dict(self.master.contents(KEYS.waiters) or [])
-        for waiter, _ in self.master.contents(KEYS.queue) or []:
-            if client_of(waiter) in self.listening and deadlines[waiter] > self.now_us // 1000:
-                return bytes(waiter)
-        return None
 
     def used(self) -> int:
         return sum(max(1, -int(value)) for value in self.running().values())
-
-    def running(self) -> dict[bytes, bytes]:
-        ends = dict(self.master.contents(KEYS.leases) or [])
-        fields = self.master.contents(KEYS.permits) or {}
-        return {owner: value for owner, value in fields.items() if ends.get(owner, 0) > self.now_us // 1000}
 
     def cap(self, name: bytes) -> int:
         override = self.master.contents(KEYS.limit)
         return limit_of(name) if override is None else int(override)
 
+    def new_waiter(self, client: str, uuid: str) -> bytes:
+        limit, n = self.draw.choice([2, 3, 3, 3]), self.draw.choice([1, 1, 1, 2])
+        return who(client, n, limit, uuid=uuid, takes_ms=self.draw.choice([None, 1_500]))
+
     def granted(self, owner: bytes, token: int, lease_ms: int) -> None:
-        self.tokens.append(token)
-        self.holding[owner] = self.now_us + lease_ms * 1000
+        super().granted(owner, token, lease_ms)
         self.most = max(self.most, self.cap(owner))
         assert self.used() <= self.cap(owner)
 
-    def enqueue(self, waiter: bytes) -> None:
-        before = self.first_that_listens()
-        reply = self.call("enqueue", owner=waiter, lease_ms=2_000, token_ms=3_000, alive_ms=6_000)
-        if reply[0] == b"granted":
-            assert before in (None, waiter) or not self.comes_before(before, waiter), "first come, first served"
-            self.waiting.pop(waiter, None)
-            self.granted(waiter, reply[2], 2_000)
-        else:
-            self.waiting[waiter] = reply[5]
-
-    def comes_before(self, one: bytes | None, other: bytes) -> bool:
-        return other not in self.waiting or self.waiting[one or b""] < self.waiting[other]
-
-    def release(self, owner: bytes) -> None:
-        del self.holding[owner]
-        before = self.first_that_listens()
-        self.call("release", owner=owner, hand=self.draw.choice([0, 1, 1]))
-        grants = [message for message in self.inbox if message.startswith(b"grant")]
-        assert not grants or (before or b"").partition(b":")[2] == grants[0].split(b" ")[1]
-
-    def heartbeats(self) -> None:
-        for client in self.listening:
-            mine = [(ticket, waiter) for waiter, ticket in self.waiting.items() if client_of(waiter) == client]
-            if mine:
-                rest = [item for pair in mine for item in pair]
-                turn = self.call("heartbeat", *rest, client=client, alive_ms=6_000)[3]
-                if turn in self.waiting:
-                    self.enqueue(turn)
-
-    def settle(self) -> None:
-        """Have all that were told do what they were told."""
-        while self.inbox:
-            kind, uuid, *rest = self.inbox.pop(0).split(b" ")
-            waiter = next((waiter for waiter in self.waiting if waiter.partition(b":")[2] == uuid), None)
-            if kind == b"grant":
-                assert waiter is not None
-                del self.waiting[waiter]
-                self.granted(waiter + b"~" + rest[0], int(rest[1]), int(rest[3]))
-            elif waiter is not None:
-                self.enqueue(waiter)
-
-    def step(self) -> None:
-        deed = self.draw.choice(["take", "take", "take", "release", "release", "leave", "time", "die", "override"])
-        if deed == "take":
-            self.count += 1
-            limit = self.draw.choice([2, 3, 3, 3])
-            n = self.draw.choice([1, 1, 1, 2])
-            takes_ms = self.draw.choice([None, 1_500])
-            client = self.draw.choice(sorted(self.listening) or ["me"])
-            self.enqueue(who(client, n, limit, uuid=f"{self.count:x}", takes_ms=takes_ms))
-        elif deed == "release" and self.holding:
-            self.release(self.draw.choice(sorted(self.holding)))
-        elif deed == "leave" and self.waiting:
-            waiter = self.draw.choice(sorted(self.waiting))
-            del self.waiting[waiter]
-            self.call("leave", owner=waiter)
-        elif deed == "time":
-            self.now_us += self.draw.choice([300_000, 2_500_000])
-        elif deed == "die":
-            client = self.draw.choice(CLIENTS)
-            (self.turn_off if client in self.listening else self.turn_on)(client)
-        elif deed == "override":
+    def do(self, deed: str) -> None:
+        if deed == "override":
             self.call("override", cap=self.draw.choice([1, 2, 4]), ttl_ms=self.draw.choice([0, 0, 1_000]))
-        self.settle()
-        if deed in ("time", "die"):
-            self.heartbeats()
-            self.settle()
+        else:
+            super().do(deed)
 
     def check(self) -> None:
+        super().check()
         running = self.running()
         slots = [int(value) for value in running.values() if int(value) >= 0]
         assert len(slots) == len(set(slots)), "each slot has one owner"
         assert self.used() <= max(4, self.most)
-        assert self.tokens == sorted(set(self.tokens)), "tokens rise"
         assert all(owner in running for owner, until_us in self.holding.items() if until_us > self.now_us)
-        keys = self.master.keys()
-        assert all(self.master.read("PTTL", key) >= 0 for key in keys), "every key has an end"
-        first = self.first_that_listens()
-        queue = self.master.contents(KEYS.queue) or []
-        if first is not None and first == queue[0][0]:
-            assert self.used() + n_of(first) > self.cap(first), "nobody waits whose turn it is and who fits"
-
-
-def client_of(name: bytes) -> str:
-    return name.partition(b":")[0].decode()
+        first, queue = self.queue()[:1], self.master.contents(KEYS.queue) or []
+        if first and first[0] == queue[0][0]:
+            assert self.used() + n_of(first[0]) > self.cap(first[0]), "nobody waits whose turn it is and who fits"
 
 
 def n_of(name: bytes) -> int:
@@ -1078,9 +893,9 @@ def limit_of(name: bytes) -> int:
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 6))
 def test_a_walk_keeps_slots_limits_turns_and_tokens(seed: int) -> None:
-    walk = Walk(Random(seed))
+    walk = PermitWalk(Random(seed))
     print(f"seed {seed}")
     for _ in range(400):
-        walk.step()
+        walk.step("override")
         walk.check()
     assert len(walk.tokens) > 50

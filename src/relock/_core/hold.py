@@ -9,11 +9,12 @@ from typing import Any
 
 from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Failure, Reply
-from relock._core.lock_spec import LockSpec
+from relock._core.lock_spec import LockSpec, token_ms
 from relock._core.quorum import NEVER, Grant, deadline_of, is_status
 from relock._core.slots import slot_of
 from relock._events import Loss
 from relock._owner import NestedTask, Owner, has_ticket, runs_on, task_of, waiter_name
+from relock._scripts import Script
 
 EXPIRED = "its lease ended before it could be renewed"
 NOT_RENEWED = "its lease ended, and it was not to be renewed (renew=False)"
@@ -184,8 +185,13 @@ class Hold:
         """
         if ttl > self.ttl:
             before, self.ttl = self.ttl, ttl
-            self.ending = self.spec.templates.release_with(self.fence, ttl)
+            self.end_with(self.ending.script)
             self.leased = before if self.leased is None else self.leased
+
+    def end_with(self, script: Script) -> None:
+        """Have the release send this script, which takes what `release` takes."""
+        hand = self.spec.templates.hand
+        self.ending = script.prepare(fence=self.fence, token_ms=token_ms(self.ttl), hand=hand)
 
     def remaining(self, now: float) -> float:
         """Return the seconds for which the hold is surely still valid."""

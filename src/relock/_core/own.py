@@ -12,6 +12,7 @@ from relock._core.host import Host
 from relock._core.lock_spec import LockSpec
 from relock._errors import UpgradeError
 from relock._owner import Owner, ReadKey, stem_of
+from relock._scripts import load
 
 
 def beside_own(host: Host, spec: LockSpec, who: Owner) -> bytes:
@@ -29,6 +30,8 @@ def beside_own(host: Host, spec: LockSpec, who: Owner) -> bytes:
         return b""
     host.check_valid(hold)
     if spec.is_shared:
+        # The script for readers knows their leases: the writer's lease, if it is longer, ends with the writer.
+        hold.end_with(load("read_release"))
         return stem_of(hold.owner)
     raise UpgradeError(
         f"the caller has {name!r} as a reader, and would wait for itself as a writer: release the read lock first, or "
