@@ -9,7 +9,6 @@ from relock._core.lock_spec import LockSpec, Wish
 from relock._events import Granted, MasterBack
 from relock._keys import LOCK, READ, SEMAPHORE, permit_keys
 
-
 HELD = (LOCK, READ, SEMAPHORE)
 
 
