@@ -1,7 +1,7 @@
 -- Notes that a party has arrived at a latch. If so many have arrived that the latch is open, wakes all that wait.
 --
 -- KEYS
---   latch     hash    the parties that have arrived; '' -> how many must
+--   latch     hash    the parties that have arrived, until the latch is open; '' -> how many must
 --   waiters   zset    waiters by the time (ms) until which they count as alive
 -- ARGV
 --   party         text   the party's name: a second arrival under this name counts no more
@@ -40,9 +40,15 @@ local others = redis.call('HGET', latch, '')
 if others and others ~= parties then
   return { 'differs', now_us, tonumber(others) or 0 }
 end
-redis.call('HSET', latch, '', parties, party, 1)
-lengthen(latch, ttl_ms)
 local count = redis.call('HLEN', latch) - 1
+if count >= 0 and not others then
+  return redis.error_reply('WRONGTYPE another program has written to ' .. latch)
+end
+if count < tonumber(parties) then -- an open latch keeps no more names
+  redis.call('HSET', latch, '', parties, party, 1)
+  count = redis.call('HLEN', latch) - 1
+end
+lengthen(latch, ttl_ms)
 if count >= tonumber(parties) then
   local prefix, name = string.match(latch, '^([^{]*:){(.*)}')
   for _, waiter in ipairs(on_own('ZRANGEBYSCORE', waiters, digits(now_us / 1000), '+inf', 'LIMIT', 0, 1000) or {}) do

@@ -135,10 +135,6 @@ class LatchKeys(LockKeys):
         """One of `KINDS`, as for a lock."""
         return LATCH
 
-    def script_name(self, operation: str) -> str:
-        """Return the name of the script that carries out `operation` with these keys, such as ``latch_look``."""
-        return operation if operation == "leave" else f"latch_{operation}"
-
     @property
     def latch(self) -> bytes:
         """Key of the parties that have arrived, which what serves locks as well calls `lock`."""

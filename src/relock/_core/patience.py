@@ -38,8 +38,8 @@ class Patience:
         self._silent_since: float | None = None
         self._failures = 0
 
-    def is_over(self, outcome: Refused | NoQuorum, now: float) -> bool:
-        """Return whether to give up before the timeout: a permanent failure, or no quorum for `patience` seconds."""
+    def is_over(self, outcome: Refused | NoQuorum | None, now: float) -> bool:
+        """Return whether to give up before the timeout: a permanent failure, or no quorum for so many seconds."""
         if not isinstance(outcome, NoQuorum) or outcome.vote_in is not None:
             self._silent_since, self._failures = None, 0
             return False

@@ -13,14 +13,13 @@ from typing import Any
 
 from attrs import frozen
 
-from relock._core.effects import Ask, Clock, Effect, Failure, Listen, Park
+from relock._core.effects import Clock, Effect, Failure, Listen, Park
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
-from relock._core.flows.ask import first_of_each
 from relock._core.flows.extend import ROUNDS
-from relock._core.flows.inspect import MasterReplies
+from relock._core.flows.inspect import MasterReplies, read
 from relock._core.lock_spec import ALIVE_MS, lease_ms
 from relock._core.patience import Patience
-from relock._core.quorum import NEVER, NoQuorum, count_status, is_status, quorum_of
+from relock._core.quorum import NEVER, NoQuorum, is_status, quorum_of
 from relock._errors import ConfigurationError
 from relock._keys import LATCH, LatchKeys
 from relock._scripts import load
@@ -55,7 +54,8 @@ class LatchInfo:
     Attributes:
         name: the latch's name.
         parties: how many parties must arrive.
-        arrived: the names of those that have; a party that was not named has the name ``<client>:<uuid>``.
+        arrived: the names of those that have, until the latch was open; a party that was not named has the name
+            ``<client>:<uuid>``.
     """
 
     name: str
@@ -87,10 +87,9 @@ def arrive(spec: LatchSpec, party: bytes, clock: Clock) -> LatchFlow:
     """
     call = load("latch_arrive").call(spec.keys, party=party, parties=spec.parties, ttl_ms=lease_ms(spec.ttl))
     for _ in range(ROUNDS):
-        answers = yield Ask((call,), clock() + spec.node_timeout)
-        if not count_status(answers, b"void"):
+        replies = yield from read(call, clock() + spec.node_timeout, clock)
+        if not any(is_status(reply, b"void") for reply in replies):
             break
-    replies = first_of_each(answers)
     _check_parties(spec, [reply[2] for reply in replies if is_status(reply, b"differs")])  # type: ignore[index]
     counts = [reply[2] for reply in replies if is_status(reply, b"arrived")]  # type: ignore[index]
     if len(counts) < quorum_of(len(replies)):
@@ -106,7 +105,7 @@ def look(spec: LatchSpec, clock: Clock, waiter: bytes = NOBODY) -> Generator[Eff
     """Ask all masters which parties have arrived; if there is a `waiter`, have it woken when the latch opens."""
     most = 0 if len(spec.masters) == 1 and waiter else NAMES_MAX  # a lone master's count says it all
     call = load("latch_look").call(spec.keys, waiter=waiter, alive_ms=ALIVE_MS, most=most)
-    return first_of_each((yield Ask((call,), clock() + spec.node_timeout)))
+    return (yield from read(call, clock() + spec.node_timeout, clock))
 
 
 def judge_look(spec: LatchSpec, replies: MasterReplies, at_most: int) -> int:
@@ -128,21 +127,20 @@ def wait(spec: LatchSpec, waiter: bytes, until: float, clock: Clock, jitter: Cal
     Raises:
         ConfigurationError: others want another number of parties.
     """
-    patience, missing = Patience(spec.patience, waiter, clock, jitter), spec.parties
-    if clock() < until:
-        yield Listen(spec.keys, waiter, min(until, clock() + spec.node_timeout))
+    patience, listens = Patience(spec.patience, waiter, clock, jitter), False
     while True:
-        replies = yield from look(spec, clock, waiter if clock() < until else NOBODY)
+        replies = yield from look(spec, clock, waiter if listens and clock() < until else NOBODY)
         missing = judge_look(spec, replies, spec.parties)
         answered = sum(isinstance(reply, list) for reply in replies)
         outcome = None if answered >= quorum_of(len(replies)) else _no_quorum(spec, replies)
         now = clock()
-        if missing == 0:
-            return 0
-        if outcome is not None and (now >= until or patience.is_over(outcome, now)):
-            return outcome
-        if now >= until:
-            return missing
+        is_over = patience.is_over(outcome, now) or now >= until
+        if missing == 0 or is_over:
+            return missing if missing == 0 or outcome is None else outcome
+        if not listens:
+            listens = True  # then look once more: nobody has woken this waiter until the masters know its name
+            yield Listen(spec.keys, waiter, min(until, now + spec.node_timeout))
+            continue
         # The waiters of a client look at different times.
         pause = HEARTBEAT_SECONDS * (1 - jitter() / 4) if outcome is None else patience.pause(outcome, listening=True)
         yield Park(spec.keys, waiter, None, NEVER, min(until, now + pause))
@@ -154,8 +152,8 @@ def agree(spec: LatchSpec, replies: MasterReplies) -> LatchInfo | None:
     if len(seen) < quorum_of(len(replies)):
         return None
     parties = max([reply[3] for reply in seen]) or spec.parties
-    arrived = {name.decode(errors="replace") for reply in seen for name in reply[4]}
-    return LatchInfo(spec.keys.name, parties, tuple(sorted(arrived)))
+    arrived = sorted({name for reply in seen for name in reply[4]})
+    return LatchInfo(spec.keys.name, parties, tuple([name.decode(errors="replace") for name in arrived]))
 
 
 def _check_parties(spec: LatchSpec, wanted: Sequence[int]) -> None:
