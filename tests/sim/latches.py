@@ -95,7 +95,7 @@ class Run:
             self.lab.sleep(chance.random())
 
     def _look(self, latch: Latch) -> None:
-        """Look again and again: who is missing, and is the latch open?"""
+        """Look again and again how many are missing, and if the latch is open."""
         while self.striking:
             confirmed = len(self.confirmed) if self.remembers else 0
             with suppress(QuorumError):
@@ -110,9 +110,12 @@ class Run:
     def _strike(self) -> None:
         """Let faults happen to the masters, one after the other, with pauses; then let all be well."""
         chance, lab = self.chance, self.lab
-        strikes = ("hang", "hang", "step", "cut")
+        strikes = ("hang", "away", "away", "step", "cut")
         while lab.now < FAULTS_SECONDS:
             server = chance.choice(lab.masters)
+            if not server.is_up or server.is_stopped:  # another strike has it
+                lab.sleep(chance.random())
+                continue
             strike = chance.choice(strikes if self.remembers else (*strikes, "restart", "crash", "flush"))
             if strike == "restart":
                 server.crash()
@@ -121,6 +124,11 @@ class Run:
                 server.crash()
                 lab.sleep(chance.random() * 2.0)
                 server.restart()
+            elif strike == "away":
+                kept = server.master.snapshot()
+                server.crash()
+                lab.sleep(chance.random() * 3.0)
+                server.restart(kept)
             elif strike == "flush":
                 server.master.flush()
             elif strike == "hang":
@@ -138,7 +146,7 @@ class Run:
             conditions.straggles = conditions.drops = conditions.cuts = conditions.repeats = 0.0
 
     def _finish(self, latches: list[Latch]) -> None:
-        """Once all is well, let all parties arrive, and look at who has returned within the bound."""
+        """Let all parties arrive once all is well, and check that the waiters return within the bound."""
         lab, chance = self.lab, self.chance
         while self.striking:
             lab.sleep(0.1)

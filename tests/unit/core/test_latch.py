@@ -231,7 +231,7 @@ def test_no_patience_helps_where_a_right_is_missing() -> None:
 
 
 def test_a_lone_master_names_nobody_to_its_waiters() -> None:
-    """Its count says it all."""
+    """The count of a lone master says it all."""
     driver = Driver()
     flow = wait(spec_for(1), WAITER, 100.0, driver.clock, lambda: 0.0)
     assert driver.run(flow, [seen()], [seen(count=2)], [seen(count=3)]) == 0
