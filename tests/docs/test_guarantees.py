@@ -384,3 +384,16 @@ def test_21_a_lower_limit_ends_no_permit(client: Client) -> None:
     assert (first.lost, second.lost) == (False, False)
     with semaphore:
         assert semaphore.acquire(timeout=0.2) is None
+
+
+def test_23_a_latch_opens_with_the_last_party_and_never_before(client: Client, server: Server) -> None:
+    with Client(server.url) as other, ThreadPoolExecutor(4) as threads:
+        waits = [threads.submit(one.latch("a", 3).wait, 60) for one in (client, other) for _ in range(2)]
+        for party, missing in (("x", 2), ("x", 2), ("y", 1), ("y", 1), ("x", 1)):
+            assert client.latch("a", 3).arrive(party) == missing
+            assert not other.latch("a", 3).wait(0)
+        assert not any(wait.done() for wait in waits)
+        assert other.latch("a", 3).arrive("z") == 0
+        begin = time.monotonic()
+        assert all(wait.result(60) for wait in waits)
+        assert time.monotonic() - begin < 20.0

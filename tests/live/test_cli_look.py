@@ -115,6 +115,24 @@ def test_status_of_a_semaphore_that_nobody_uses(server: Server, client: Client, 
     assert "limit       2, by an operator\n" in relock("status", name, "--semaphore", nodes=server.url).stdout
 
 
+def test_status_of_a_latch(server: Server, client: Client, name: str) -> None:
+    def status() -> tuple[object, list[str]]:
+        printed = relock("status", name, "--latch", nodes=server.url).stdout.splitlines()
+        return json.loads(relock("status", name, "--latch", "--json", nodes=server.url).stdout), printed[1:]
+
+    latch, seen = client.latch(name, 2), {"name": name, "kind": "latch"}
+    assert status() == ({**seen, "arrived": []}, ["state       closed: nobody has arrived"])
+    latch.arrive("a\x1b")
+    found = {**seen, "parties": 2, "arrived": ["a\x1b"], "missing": 1}
+    assert status() == (found, ["state       closed: 1 of 2 are missing", "arrived     a\\x1b"])
+    latch.arrive("b")
+    assert status()[1] == ["state       open", "arrived     a\\x1b", "arrived     b"]
+    assert relock("ls", "--kind", "latch", nodes=server.url).stdout == f"{name}\n"
+    assert f"{name}\tlatch\n" in relock("ls", nodes=server.url).stdout
+    both = relock("status", name, "--latch", "--semaphore", nodes=server.url)
+    assert (both.returncode, "exclude each other" in both.stderr) == (2, True)
+
+
 def test_status_of_a_semaphore_that_is_held_and_waited_for(server: Server, client: Client, name: str) -> None:
     semaphore = client.semaphore(name, 4, ttl=600)
     with semaphore as one:
