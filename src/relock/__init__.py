@@ -42,13 +42,16 @@ from relock.client import Client, synchronized
 from relock.lock import Lock
 
 if typing.TYPE_CHECKING:
+    from relock._core.flows.latch import LatchInfo
     from relock._core.flows.permits import PermitHolder, SemaphoreInfo
     from relock._statistics import MasterState, Statistics
     from relock.aio_client import AsyncClient
+    from relock.aio_latch import AsyncLatch
     from relock.aio_lock import AsyncLock
     from relock.aio_multi_lock import AsyncMultiLock
     from relock.aio_rwlock import AsyncReadLock, AsyncRWLock, AsyncWriteLock
     from relock.aio_semaphore import AsyncPermit, AsyncSemaphore
+    from relock.latch import Latch
     from relock.multi_lock import MultiLock
     from relock.rwlock import ReadLock, RWLock, WriteLock
     from relock.semaphore import Permit, Semaphore
@@ -56,6 +59,7 @@ if typing.TYPE_CHECKING:
 __all__ = [
     "AcquireTimeoutError",
     "AsyncClient",
+    "AsyncLatch",
     "AsyncLock",
     "AsyncMultiLock",
     "AsyncPermit",
@@ -69,6 +73,8 @@ __all__ = [
     "Event",
     "Granted",
     "Holder",
+    "Latch",
+    "LatchInfo",
     "Lock",
     "LockInfo",
     "LockLostError",
@@ -104,6 +110,7 @@ __version__ = "0.1.0"
 
 _LATER = {
     "AsyncClient": "relock.aio_client",
+    "AsyncLatch": "relock.aio_latch",
     "AsyncLock": "relock.aio_lock",
     "AsyncMultiLock": "relock.aio_multi_lock",
     "AsyncPermit": "relock.aio_semaphore",
@@ -111,6 +118,8 @@ _LATER = {
     "AsyncReadLock": "relock.aio_rwlock",
     "AsyncSemaphore": "relock.aio_semaphore",
     "AsyncWriteLock": "relock.aio_rwlock",
+    "Latch": "relock.latch",
+    "LatchInfo": "relock._core.flows.latch",
     "MasterState": "relock._statistics",
     "MultiLock": "relock.multi_lock",
     "Permit": "relock.semaphore",

@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-LOCK, SEMAPHORE = KINDS = "lock", "semaphore"  # what a name may be, as events, `names` and the command line say it
+# What a name may be, as events, `names` and the command line say it.
+LOCK, SEMAPHORE, LATCH = KINDS = "lock", "semaphore", "latch"
 READ = "read"  # the kind of a reader's hold; its name is that of a lock
 SCRIPTS_FOR_BOTH = ("inspect", "leave")  # scripts that serve a lock's writers and its readers
 
 #: Suffixes that turn the key of a hold into the other keys of the same lock, or of the same semaphore.
 TAILS = {"lock": b"", "queue": b":queue", "waiters": b":waiters", "token": b":token"}
-TAILS |= {"permits": b"", "leases": b":leases", "limit": b":limit"}
+TAILS |= {"permits": b"", "leases": b":leases", "limit": b":limit", "latch": b""}
 
 
 class LockKeys(NamedTuple):
@@ -124,6 +125,22 @@ class PermitKeys(LockKeys):
         return self.lock + TAILS["limit"]
 
 
+class LatchKeys(LockKeys):
+    """Keys of one latch, made by `latch_keys`; `lock` is the key of the parties that have arrived."""
+
+    __slots__ = ()
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`, as for a lock."""
+        return LATCH
+
+    @property
+    def latch(self) -> bytes:
+        """Key of the parties that have arrived, which what serves locks as well calls `lock`."""
+        return self.lock
+
+
 def lock_keys(prefix: str, name: str) -> LockKeys:
     """Return the keys of the lock `name` below `prefix`."""
     return LockKeys(prefix, name, f"{prefix}:{{{name}}}".encode())
@@ -137,6 +154,11 @@ def read_keys(prefix: str, name: str) -> ReadKeys:
 def permit_keys(prefix: str, name: str) -> PermitKeys:
     """Return the keys of the semaphore `name` below `prefix`."""
     return PermitKeys(prefix, name, f"{prefix}:{{{name}}}:sem".encode())
+
+
+def latch_keys(prefix: str, name: str) -> LatchKeys:
+    """Return the keys of the latch `name` below `prefix`."""
+    return LatchKeys(prefix, name, f"{prefix}:{{{name}}}:latch".encode())
 
 
 def master_key(prefix: str) -> str:
@@ -174,7 +196,7 @@ def name_and_kind_of(prefix: str, key: str) -> tuple[str, str] | None:
 
 
 #: Kinds by what follows the last brace of the key of a hold, of permits, or of their queue.
-_KINDS_BY_TAIL = {"": LOCK, ":queue": LOCK, ":sem": SEMAPHORE, ":sem:queue": SEMAPHORE}
+_KINDS_BY_TAIL = {"": LOCK, ":queue": LOCK, ":sem": SEMAPHORE, ":sem:queue": SEMAPHORE, ":latch": LATCH}
 
 
 def escape_glob(text: str) -> str:

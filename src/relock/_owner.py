@@ -22,6 +22,7 @@ serials = itertools.count(1)
 _UNREADABLE = re.compile(r"[^A-Za-z0-9_.-]")
 _WISH = re.compile(r"#[0-9]+/([0-9]{1,4})(?:@[0-9]+)?$")  # the end of a waiter's name: see `LockSpec.of`
 _READABLE_LENGTH_MAX = 64
+LATCH_MARK = b"!"  # ends the name of a waiter at a latch
 READ_MARK = b"&"  # ends the name of a reader, before the name of its own hold for writing, if any
 _STEM = re.compile(rb"[@~&#]")  # what may follow the part of a name that its client has made
 

@@ -16,6 +16,7 @@ _TYPES = {
     "free": bytes,
     "queue": list,
     "holders": list,
+    "members": list,
 }  # fields without an entry are ints
 _FIELDS = {
     "pttl_ms": rb"(-?[0-9]{1,19})",

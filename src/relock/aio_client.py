@@ -33,6 +33,7 @@ from relock.aio_lock import AsyncLock, awaited
 from relock.client import Client
 
 if TYPE_CHECKING:
+    from relock.aio_latch import AsyncLatch
     from relock.aio_multi_lock import AsyncMultiLock
     from relock.aio_rwlock import AsyncRWLock
     from relock.aio_semaphore import AsyncSemaphore
@@ -260,6 +261,23 @@ class AsyncClient:
         spec = self._client._permit_spec_of(name, limit, **options)
         return AsyncSemaphore(self, spec, limit, self._client._options)
 
+    def latch(self, name: str, parties: int, ttl: float = 3600.0) -> "AsyncLatch":
+        """Return a latch, which opens once so many parties have arrived; send nothing.
+
+        Args:
+            name: as for `lock`; a lock of the same name is another thing. For the next round, use another name.
+            parties: how many parties must arrive, 1 to 1,000; the same for all callers.
+            ttl: seconds, 0.05 to 10 years, for which the masters remember the arrivals after the last one; default
+                3600.0.
+
+        Raises:
+            TypeError: an argument of a wrong type.
+            ConfigurationError: a value that can't work.
+        """
+        from relock.aio_latch import AsyncLatch
+
+        return AsyncLatch(self, self._client._latch_spec_of(name, parties, ttl))
+
     def synchronized(
         self, template: str, *, cancel_on_lost: bool = False, **lock_options: Unpack[LockArguments]
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
@@ -311,7 +329,7 @@ class AsyncClient:
         Args:
             pattern: a glob for the whole name, as in Redis: ``*``, ``?`` (one byte), ``[ab]``, ``[a-c]``, ``[^ab]``; a
                 backslash escapes the next character. Default: all names.
-            kind: ``"lock"`` or ``"semaphore"``, for the names of these only; default None: all.
+            kind: ``"lock"``, ``"semaphore"`` or ``"latch"``, for the names of these only; default None: all.
 
         Raises:
             ConfigurationError: the pattern has no UTF-8 form, or there is no such kind.

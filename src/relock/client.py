@@ -3,7 +3,7 @@
 import logging
 import os
 import warnings
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Never, ParamSpec, Self, TypeVar, Unpack
@@ -16,8 +16,10 @@ from relock._core.info import one_server, shared_servers
 from relock._core.lock_spec import LockSpec, MultiSpec, Wish
 from relock._errors import ConfigurationError, RelockWarning
 from relock._holding import check_answered, quorum_error, too_few_answered
-from relock._keys import KINDS, glob_filter, lock_keys, name_and_kind_of, permit_keys, scan_pattern
+from relock._keys import latch_keys, lock_keys, permit_keys
 from relock._options import (
+    TTL_SECONDS_MAX,
+    TTL_SECONDS_MIN,
     ClientArguments,
     ClientOptions,
     LockArguments,
@@ -28,11 +30,9 @@ from relock._options import (
     check_lock_options,
     check_name,
     check_names,
-    check_utf8,
+    check_seconds,
     lists,
-    plain,
     set_options,
-    wrong,
 )
 from relock._runtime.live_set import LiveSet
 from relock._runtime.machine import THREADS
@@ -46,7 +46,9 @@ from relock._runtime.session.session import Session
 from relock.lock import Lock
 
 if TYPE_CHECKING:
+    from relock._core.flows.latch import LatchSpec
     from relock._statistics import Statistics
+    from relock.latch import Latch
     from relock.multi_lock import MultiLock
     from relock.rwlock import RWLock
     from relock.semaphore import Semaphore
@@ -55,9 +57,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
-NAMES_PER_SCAN = 500
 _clients: "LiveSet[Client]" = LiveSet()
 
 
@@ -199,6 +199,33 @@ class Client:
         check_lock_keywords("semaphore", options)
         return Semaphore(self, self._permit_spec_of(name, limit, **options), limit, self._options)
 
+    def latch(self, name: str, parties: int, ttl: float = 3600.0) -> "Latch":
+        """Return a latch, which opens once so many parties have arrived; send nothing.
+
+        Args:
+            name: as for `lock`; a lock of the same name is another thing. For the next round, use another name.
+            parties: how many parties must arrive, 1 to 1,000; the same for all callers.
+            ttl: seconds, 0.05 to 10 years, for which the masters remember the arrivals after the last one; default
+                3600.0.
+
+        Raises:
+            TypeError: an argument of a wrong type.
+            ConfigurationError: a value that can't work.
+        """
+        from relock.latch import Latch
+
+        return Latch(self, self._latch_spec_of(name, parties, ttl))
+
+    def _latch_spec_of(self, name: str, parties: int, ttl: float) -> "LatchSpec":
+        """Return what the requests for a latch have in common."""
+        from relock._core.flows.latch import LatchSpec
+
+        keys, options = latch_keys(self._options.prefix, check_name(name)), self._options
+        check_limit(parties, "parties")
+        check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
+        node_timeout = options.node_timeout_for(options.ttl)
+        return LatchSpec(keys, self._addresses, node_timeout, options.patience, parties, ttl)
+
     def _multi_spec_of(self, names: Iterable[str], **given: Unpack[LockArguments]) -> MultiSpec:
         return MultiSpec(tuple(self._spec_of(name, **given) for name in check_names(names)))
 
@@ -285,38 +312,15 @@ class Client:
         Args:
             pattern: a glob for the whole name, as in Redis: ``*``, ``?`` (one byte), ``[ab]``, ``[a-c]``, ``[^ab]``; a
                 backslash escapes the next character. Default: all names.
-            kind: ``"lock"`` or ``"semaphore"``, for the names of these only; default None: all.
+            kind: ``"lock"``, ``"semaphore"`` or ``"latch"``, for the names of these only; default None: all.
 
         Raises:
             ConfigurationError: the pattern has no UTF-8 form, or there is no such kind.
             QuorumError: too few masters answered. A lock that changes meanwhile may be listed or not.
         """
-        return each_once(name for name, _ in self._find(pattern, kind))
+        from relock._names import each_once, find_names
 
-    def _find(self, pattern: str, kind: str | None) -> Iterator[tuple[str, str]]:
-        """Check what `names` was given; iterate over the names with their kinds, some of them several times."""
-        if not isinstance(pattern, str):
-            raise TypeError(f"pattern must be a str, not {type(pattern).__name__}")
-        check_utf8("pattern", pattern)
-        if kind not in (None, *KINDS):
-            raise wrong("kind", kind, f"{' or '.join(map(repr, KINDS))}, or None for all kinds")
-        return self._scan(plain(pattern), KINDS if kind is None else (kind,))
-
-    def _scan(self, pattern: str, kinds: Collection[str]) -> Generator[tuple[str, str], None, None]:
-        failures = []
-        matches = glob_filter(pattern)
-        for master in self._session.masters:
-            self._session.check_open()
-            try:
-                for key in master.scan(scan_pattern(self._options.prefix, pattern), NAMES_PER_SCAN):
-                    found = name_and_kind_of(self._options.prefix, key)
-                    if found is not None and found[1] in kinds and matches(found[0]):
-                        yield found
-            except NETWORK_ERRORS as error:
-                failures.append(master.failed(error, sent=False))
-        answered = len(self._session.masters) - len(failures)
-        if answered < self._session.quorum:
-            raise quorum_error(None, failures, self._session.quorum, answered)
+        return each_once(name for name, _ in find_names(self._session, pattern, kind))
 
     def check(self) -> tuple[str, ...]:
         """Connect, and return the faults of the masters, in words; empty if all is well.
@@ -396,15 +400,6 @@ class Client:
         parents, self._session = self._session, Session(self._nodes, self._options, self._platform)
         self._session.closed = parents.closed
         closing.abandon_in_child(parents)
-
-
-def each_once(items: Iterable[T]) -> Generator[T, None, None]:
-    """Yield each of the items when it first comes."""
-    seen: set[T] = set()
-    for item in items:
-        if item not in seen:
-            seen.add(item)
-            yield item
 
 
 def _after_fork_in_child() -> None:

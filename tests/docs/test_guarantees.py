@@ -463,3 +463,14 @@ def test_22_a_downgrade_lets_readers_in_and_no_writer(client: Client) -> None:
         lock.read.release()
         assert threads.submit(lock.write.acquire, timeout=5).result(60)
         threads.submit(lock.write.release).result(60)
+
+
+def test_23_a_latch_opens_with_the_last_party_and_never_before(client: Client, server: Server) -> None:
+    with Client(server.url) as other, ThreadPoolExecutor(4) as threads:
+        waits = [threads.submit(one.latch("a", 3).wait, 60) for one in (client, other) for _ in range(2)]
+        for party, missing in (("x", 2), ("x", 2), ("y", 1), ("y", 1), ("x", 1)):
+            assert client.latch("a", 3).arrive(party) == missing
+            assert not other.latch("a", 3).wait(0)
+        assert not any(wait.done() for wait in waits)
+        assert other.latch("a", 3).arrive("z") == 0
+        assert all(wait.result(60) for wait in waits)

@@ -76,11 +76,12 @@ def test_every_reason_for_a_loss_is_explained() -> None:
 def test_keys_are_those_of_the_scripts() -> None:
     text = (REFERENCE / "keys.md").read_text()
     keys = {parameter.name for name in script_names() for parameter in load(name).keys}
-    assert keys == {"lock", "queue", "waiters", "token", "master", "permits", "leases", "limit"}
-    for key in keys - {"lock", "master", "permits"}:
+    assert keys == {"lock", "queue", "waiters", "token", "master", "permits", "leases", "limit", "latch"}
+    for key in keys - {"lock", "master", "permits", "latch"}:
         owner = ":sem" if key in ("leases", "limit") else ""
         assert f"`lock:{{NAME}}{owner}:{key}`" in text
     assert "`lock:{NAME}:sem`" in text
+    assert "`lock:{NAME}:latch`" in text
     assert "`lock:master`" in text
 
 

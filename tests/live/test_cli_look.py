@@ -14,7 +14,7 @@ from support.servers import Server
 from support.until import until
 
 from relock import Client, LockLostError
-from relock._scripts import script_names
+from relock._scripts import load, script_names
 from relock.cli._main import cli
 
 WITHIN = 30.0
@@ -113,6 +113,24 @@ def test_status_of_a_semaphore_that_nobody_uses(server: Server, client: Client, 
     )
     client.semaphore(name, 4).override(2, 60)
     assert "limit       2, by an operator\n" in relock("status", name, "--semaphore", nodes=server.url).stdout
+
+
+def test_status_of_a_latch(server: Server, client: Client, name: str) -> None:
+    def status() -> tuple[object, list[str]]:
+        printed = relock("status", name, "--latch", nodes=server.url).stdout.splitlines()
+        return json.loads(relock("status", name, "--latch", "--json", nodes=server.url).stdout), printed[1:]
+
+    latch, seen = client.latch(name, 2), {"name": name, "kind": "latch"}
+    assert status() == ({**seen, "arrived": []}, ["state       closed: nobody has arrived"])
+    latch.arrive("a\x1b")
+    found = {**seen, "parties": 2, "arrived": ["a\x1b"], "missing": 1}
+    assert status() == (found, ["state       closed: 1 of 2 are missing", "arrived     a\\x1b"])
+    latch.arrive("b")
+    assert status()[1] == ["state       open", "arrived     a\\x1b", "arrived     b"]
+    assert relock("ls", "--kind", "latch", nodes=server.url).stdout == f"{name}\n"
+    assert f"{name}\tlatch\n" in relock("ls", nodes=server.url).stdout
+    both = relock("status", name, "--latch", "--semaphore", nodes=server.url)
+    assert (both.returncode, "exclude each other" in both.stderr) == (2, True)
 
 
 def test_status_of_a_semaphore_that_is_held_and_waited_for(server: Server, client: Client, name: str) -> None:
@@ -335,7 +353,7 @@ def test_a_right_that_is_missing_is_named(own_server: Server, denied: str, check
 
 
 def test_keys_of_semaphores_are_tried_as_those_of_locks(own_server: Server) -> None:
-    """A user for locks alone learns which scripts fail, all of them scripts of permits."""
+    """A user without rights to these keys learns which scripts fail: all that take one of the keys."""
     keys = [f"~lock:{{*}}{tail}" for tail in (":queue", ":waiters", ":token")]
     keys += ["~lock:master", "~lock:{relock*}"]  # a pattern ends where the key does: no key of a semaphore matches
     own_server.cli("ACL", "SETUSER", "limited", "on", f">{SECRET}", *keys, "&*", "+@all")
@@ -344,7 +362,10 @@ def test_keys_of_semaphores_are_tried_as_those_of_locks(own_server: Server) -> N
     (said,) = [finding["says"] for finding in found["masters"][0]["findings"] if finding["check"] == "scripts"]
     failed = said.partition(" failed: ")[0].split(", ")
     assert code == 1
-    assert set(failed) == {name for name in script_names() if name.startswith("permit_")}
+    others = {"permits", "leases", "limit", "latch"}
+    assert set(failed) == {
+        name for name in script_names() if not others.isdisjoint(key.name for key in load(name).keys)
+    }
 
 
 def test_a_refused_publish_is_named_once(own_server: Server) -> None:

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from support.replies import as_list
 from support.servers import Server
 
-from relock._keys import client_channel, lock_keys, permit_keys
+from relock._keys import client_channel, latch_keys, lock_keys, permit_keys
 from relock._scripts import Call, Script, load, pack_argument, script_names
 from relock.testing._engine import Engine
 from relock.testing._master import ReplyError, VirtualMaster
@@ -40,7 +40,8 @@ KEYS = lock_keys("lock", "a")
 PERMITS = permit_keys("lock", "a")
 LOCK_KEYS = (KEYS.lock, KEYS.queue, KEYS.waiters, KEYS.token, KEYS.master)
 PERMIT_KEYS = (PERMITS.permits, PERMITS.queue, PERMITS.waiters, PERMITS.token, PERMITS.leases, PERMITS.limit)
-ALL_KEYS = (*LOCK_KEYS, *PERMIT_KEYS)
+LATCH = latch_keys("lock", "a")
+ALL_KEYS = (*LOCK_KEYS, *PERMIT_KEYS, LATCH.latch, LATCH.waiters)
 CLIENTS = ("me", "you", "they")
 FAR = 2**52
 START_US = 1_700_000_000_000_000
@@ -90,6 +91,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "cap": st.integers(0, 3),
     "ttl_ms": st.sampled_from([0, 60_000]),
     "seen": st.sampled_from([b"this 0 0", b"that"]),
+    "party": st.sampled_from([b"a", b"b", b"me:1"]),
+    "parties": st.sampled_from([2, 2, 2, 3]),
+    "waiter": st.sampled_from([b"", b"me:1!", b"you:1!", b"nobody"]),
+    "most": st.sampled_from([0, 1, 1000]),
 }
 guards = st.sampled_from([None, None, None, None, None, 0, 1, 1, -1, 90_000, -90_000])
 
@@ -104,6 +109,8 @@ def scripts() -> st.SearchStrategy[ScriptStep]:
         "permit_enqueue",
         "permit_release",
         "permit_release",
+        "latch_arrive",
+        "latch_look",
     ]
     return st.sampled_from(script_names() + often).flatmap(_steps)
 
@@ -112,6 +119,7 @@ def _steps(name: str) -> st.SearchStrategy[ScriptStep]:
     own = load(name).own_arguments
     is_permit = name.startswith("permit_")
     values = VALUES | ({"owner": permit_owners} if is_permit else {})
+    values |= {"ttl_ms": st.just(60_000)} if name.startswith("latch_") else {}
     pairs = st.tuples(relative, permit_waiters if is_permit else waiters)
     return st.builds(
         ScriptStep,
@@ -135,6 +143,9 @@ intrusions = st.sampled_from(
         (b"DEL", PERMITS.permits),
         (b"DEL", PERMITS.leases),
         (b"SET", PERMITS.permits, b"x", b"NX"),
+        (b"DEL", LATCH.latch),
+        (b"SET", LATCH.latch, b"x", b"NX"),
+        (b"SET", LATCH.waiters, b"x", b"NX"),
     ]
 )
 # After this a script may write, and then fail without telling the time of the write: only a test that sets the clock
@@ -193,7 +204,7 @@ class Twins:
     def _call(self, step: ScriptStep) -> Call:
         own = {name: self._resolved(value) for name, value in step.arguments.items()}
         rest = [word for ticket, waiter in step.rest for word in (self._resolved(ticket), waiter)]
-        keys = PERMITS if step.script.startswith("permit_") else KEYS
+        keys = {"permit": PERMITS, "latch": LATCH}.get(step.script.partition("_")[0], KEYS)
         return load(step.script).call(keys, *rest, **own)
 
     def _resolved(self, value: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from relock import _caches
 from relock._caches import ENTRY_BYTES_MAX, Cache
-from relock._keys import lock_keys, permit_keys
+from relock._keys import latch_keys, lock_keys, permit_keys
 from relock._scripts import Script, load, script_names
 
 NAMES = 6_000
@@ -79,7 +79,8 @@ def test_a_head_is_the_same_from_the_cache_and_without_it(script: str, guarded: 
     loaded = load(script)
     for prefix in ("lock", "other", "p" * (ENTRY_BYTES_MAX + 1)):
         for name in ("a", "b", "}a}", "", "é", "long" * 100, "a"):
-            keys = (permit_keys if script.startswith("permit_") else lock_keys)(prefix, name)
+            make = {"permit": permit_keys, "latch": latch_keys}.get(script.partition("_")[0], lock_keys)
+            keys = make(prefix, name)
             words = [getattr(keys, key.name) for key in loaded.keys if guarded or not key.optional]
             packed = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
             head = loaded.usual_head(keys, guarded=guarded)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from relock._core.effects import Clock
-from relock._core.lock_spec import LockSpec
 from relock._core.quorum import NoQuorum, Refused
 from relock._owner import waiter_name
 
@@ -22,18 +21,25 @@ def pause_behind(ahead: int, lease_left: float) -> float:
 
 
 class Patience:
-    """Patience of one wait: when it gives up, and how long it sleeps before it looks again."""
+    """Patience of one wait: when it gives up, and how long it sleeps before it looks again.
 
-    def __init__(self, spec: LockSpec, waiter: bytes, clock: Clock, jitter: Callable[[], float]) -> None:
-        self._spec = spec
+    Args:
+        seconds: for how long it goes on without a quorum.
+        waiter: its name.
+        clock: returns the time in seconds.
+        jitter: returns a random number from 0 to 1.
+    """
+
+    def __init__(self, seconds: float, waiter: bytes, clock: Clock, jitter: Callable[[], float]) -> None:
+        self._seconds = seconds
         self._waiter = waiter
         self._clock = clock
         self._jitter = jitter
         self._silent_since: float | None = None
         self._failures = 0
 
-    def is_over(self, outcome: Refused | NoQuorum, now: float) -> bool:
-        """Return whether to give up before the timeout: a permanent failure, or no quorum for `patience` seconds."""
+    def is_over(self, outcome: Refused | NoQuorum | None, now: float) -> bool:
+        """Return whether to give up before the timeout: a permanent failure, or no quorum for so many seconds."""
         if not isinstance(outcome, NoQuorum) or outcome.vote_in is not None:
             self._silent_since, self._failures = None, 0
             return False
@@ -42,7 +48,7 @@ class Patience:
         self._failures += 1
         if self._silent_since is None:
             self._silent_since = now
-        return now - self._silent_since >= self._spec.patience
+        return now - self._silent_since >= self._seconds
 
     def pause(self, outcome: Refused | NoQuorum, *, listening: bool) -> float:
         """Return the seconds to sleep before the next look, unless woken."""
@@ -73,4 +79,4 @@ class Patience:
 
     def _patience_left(self) -> float:
         since = self._silent_since if self._silent_since is not None else self._clock()
-        return max(0.001, since + self._spec.patience - self._clock())
+        return max(0.001, since + self._seconds - self._clock())

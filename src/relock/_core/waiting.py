@@ -199,7 +199,7 @@ class _Waiting:
     ) -> Generator[Effect, Any, Outcome]:
         """Look again until the wait is over, as `acquire` describes."""
         wait, spec, clock = self.wait, self.wait.spec, self.wait.clock
-        patience = Patience(spec, wait.waiter, clock, wait.jitter)
+        patience = Patience(spec.patience, wait.waiter, clock, wait.jitter)
         while not isinstance(outcome, Grant):
             if isinstance(outcome, Refused):
                 self.refusal = outcome

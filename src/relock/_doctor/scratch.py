@@ -10,7 +10,7 @@ from redis.crc import key_slot
 
 from relock._doctor.asking import close, try_to_ask
 from relock._doctor.findings import Examination, Finding, Verdict
-from relock._keys import LockKeys, client_channel, lock_keys, permit_keys
+from relock._keys import LockKeys, client_channel, latch_keys, lock_keys, permit_keys
 from relock._runtime.net.failures import with_advice
 from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
@@ -26,13 +26,17 @@ SCRIPT_ARGUMENTS: dict[str, str | int] = {
     "value": 1,
     "slot": -1,
     "cap": 1,
-    "ttl_ms": 0,  # an override of no time leaves no key behind
+    "ttl_ms": 0,  # an override or an arrival of no time leaves no key behind
     "fair": 1,
     "ticket": 0,
     "fence": 1,
     "proposal": 0,
     "hand": 1,
     "limit": 10,
+    "party": "nobody",
+    "parties": 2,
+    "waiter": "",
+    "most": 1,
     "lease_ms": SCRATCH_LEASE_MS,
     "token_ms": SCRATCH_LEASE_MS + 1_000,
     "alive_ms": SCRATCH_LEASE_MS,
@@ -64,11 +68,15 @@ class Scratch:
         """Return the owner with this name: a reader, or one that wants one permit of one."""
         return f"{self.client}:{name}&#1/1"
 
+    def _keys_for(self, script: str) -> LockKeys:
+        make = {"permit": permit_keys, "latch": latch_keys}.get(script.partition("_")[0], lock_keys)
+        return make(self.prefix, self.keys.name)
+
     def call(self, script: str, owner: str, *rest: str | int) -> Any:
         """Run a script as `owner`; return its status, or the server's refusal."""
         loaded = load(script)
         values = SCRIPT_ARGUMENTS | {"owner": owner, "client": self.client}
-        keys = permit_keys(self.prefix, self.keys.name) if script.startswith("permit_") else self.keys
+        keys = self._keys_for(script)
         call = loaded.call(keys, *rest, **{name: values[name] for name in loaded.own_arguments})
         connection = {"not_after_us": NEVER_NOT_AFTER_US, "incarnation": b"", "guard_ms": b"0"}
         known = b"".join(pack_argument(connection[name]) for name in loaded.connection_arguments)
@@ -106,6 +114,8 @@ class Scratch:
         yield "read_heal", self.call("read_heal", one), "healed"
         yield "read_heartbeat", self.call("read_heartbeat", one, 1, two), "tended"
         yield "read_give_back", self.call("read_give_back", two), "released"
+        yield "latch_arrive", self.call("latch_arrive", one), "arrived"
+        yield "latch_look", self.call("latch_look", one), "seen"
         yield "permit_acquire", self.call("permit_acquire", one), "granted"
         yield "permit_enqueue", self.call("permit_enqueue", two), "queued"
         yield "permit_inspect", self.call("permit_inspect", one), "info"

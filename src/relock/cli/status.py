@@ -1,11 +1,11 @@
-"""``relock status``: the holder of a lock or the holders of a semaphore, and the waiters."""
+"""``relock status``: the holders of a lock or a semaphore and their waiters, or the parties at a latch."""
 
 import math
 from typing import Any
 
 import click
 
-from relock import LockInfo, SemaphoreInfo
+from relock import LatchInfo, LockInfo, SemaphoreInfo
 from relock._options import LIMIT_MAX
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import print_json, printable
@@ -16,6 +16,8 @@ HELP = """Show the holder of the lock NAME and its waiters, as a quorum of the m
 With --semaphore, NAME is a semaphore: show its limit, its holders and its waiters. The masters do not store the limit:
 it is that of the holders and waiters, unless an operator has set another one.
 
+With --latch, NAME is a latch: show which parties have arrived, and how many are missing.
+
 The times are seconds. A lock of another library has no owner that relock can name.
 """
 
@@ -23,11 +25,17 @@ The times are seconds. A lock of another library has no owner that relock can na
 @click.command(help=HELP)
 @click.argument("name")
 @click.option("--semaphore", is_flag=True, help="NAME is a semaphore, not a lock.")
+@click.option("--latch", is_flag=True, help="NAME is a latch, not a lock.")
 @node_options
 @json_option
-def status(name: str, semaphore: bool, where: Where, as_json: bool) -> None:
+def status(name: str, semaphore: bool, latch: bool, where: Where, as_json: bool) -> None:
     """Print the holders and the waiters."""
+    if semaphore and latch:
+        raise click.UsageError("--semaphore and --latch exclude each other")
     with where.client() as client:
+        if latch:
+            _show_latch(client.latch(name, LIMIT_MAX).info(), as_json)
+            return
         info = client.semaphore(name, LIMIT_MAX).info() if semaphore else client.info(name)
     if as_json:
         print_json(_semaphore_as_json(info) if isinstance(info, SemaphoreInfo) else _as_json(info))
@@ -67,6 +75,18 @@ def _semaphore_as_json(info: SemaphoreInfo) -> dict[str, Any]:
         ],
         "queue": list(info.queue),
     }
+
+
+def _show_latch(info: LatchInfo, as_json: bool) -> None:
+    """Print the state of a latch. The masters know how many parties must arrive once one has."""
+    if as_json:
+        parties = {"parties": info.parties, "arrived": list(info.arrived), "missing": info.missing}
+        print_json({"name": info.name, "kind": info.kind, **(parties if info.arrived else {"arrived": []})})
+        return
+    said = f"{info.missing} of {info.parties} are missing" if info.arrived else "nobody has arrived"
+    lines = [("latch", info.name), ("state", "open" if info.missing == 0 else f"closed: {said}")]
+    lines += [("arrived", party) for party in info.arrived]
+    click.echo("\n".join(f"{label:<12}{printable(text)}" for label, text in lines))
 
 
 def _lines(info: LockInfo) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from support.masters import Deployment
 from contract.rigs.rig import NODE_TIMEOUT, SOON, TTL, Interrupted
 from contract.rigs.threads import Thread, ThreadRig
 from contract.rigs.watch import Watch
-from relock import AsyncClient, AsyncLock, AsyncMultiLock, AsyncPermit, AsyncSemaphore, Client
+from relock import AsyncClient, AsyncLatch, AsyncLock, AsyncMultiLock, AsyncPermit, AsyncSemaphore, Client
 from relock._core.call_record import Step
 from relock._core.effects import Park, Pause
 from relock._runtime.aio.foreground import Foreground
@@ -272,6 +272,26 @@ class SemaphoreOfActors:
         return self._actor().do(lambda: self._semaphore.force_release(owner))
 
 
+class LatchOfActors:
+    """An `AsyncLatch` as threads use a `Latch`."""
+
+    def __init__(self, latch: AsyncLatch, actor: MyActor) -> None:
+        self._latch = latch
+        self._actor = actor
+
+    def arrive(self, party: str | None = None) -> Any:
+        return self._actor().do(lambda: self._latch.arrive(party))
+
+    def wait(self, timeout: float = NOT_PASSED) -> Any:
+        return self._actor().do(lambda: self._latch.wait(timeout))
+
+    def missing(self) -> Any:
+        return self._actor().do(self._latch.missing)
+
+    def info(self) -> Any:
+        return self._actor().do(self._latch.info)
+
+
 class ClientOfActors:
     """An `AsyncClient` as threads use a `Client`."""
 
@@ -288,6 +308,9 @@ class ClientOfActors:
 
     def semaphore(self, name: str, limit: int, **options: Any) -> SemaphoreOfActors:
         return SemaphoreOfActors(self._async.semaphore(name, limit, **options), self._actor)
+
+    def latch(self, name: str, parties: int, **options: Any) -> LatchOfActors:
+        return LatchOfActors(self._async.latch(name, parties, **options), self._actor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)

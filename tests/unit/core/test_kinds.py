@@ -7,17 +7,21 @@ from relock import Lost, NotGranted, Released, ReleaseUnconfirmed
 from relock._core.effects import Failure
 from relock._core.lock_spec import LockSpec, Wish
 from relock._events import Granted, MasterBack
-from relock._keys import KINDS, LOCK, permit_keys
+from relock._keys import LOCK, READ, SEMAPHORE, permit_keys
+
+HELD = (LOCK, READ, SEMAPHORE)
 
 
 def host_of(kind: str) -> PureHost:
     host, options = PureHost(), OPTIONS.for_lock()
-    if kind != LOCK:
+    if kind == READ:
+        host.spec = host.spec.for_readers(OPTIONS)
+    elif kind == SEMAPHORE:
         host.spec = LockSpec.of(permit_keys("lock", "a"), ("a",), options, OPTIONS, Wish(1, 4))
     return host
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", HELD)
 def test_each_event_about_a_hold_says_its_kind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     host = host_of(kind)
     host.take(1)
@@ -37,7 +41,7 @@ def test_each_event_about_a_hold_says_its_kind(kind: str, monkeypatch: pytest.Mo
     assert told == [(event, kind) for event in expected]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", HELD)
 def test_a_loss_says_its_kind(kind: str) -> None:
     host = host_of(kind)
     hold = host.take(1)

@@ -10,7 +10,7 @@ from relock._core.flows.ask import first_of_each
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import is_status, quorum_of
 from relock._keys import LOCK
-from relock._scripts import load
+from relock._scripts import Call, load
 
 QUEUE_LIMIT = 10_000
 READER_FIELDS = 3  # of each reader in a reply: its name, its hold count, its ms left
@@ -73,12 +73,17 @@ class LockInfo:
 
 
 def look(spec: LockSpec, clock: Clock, *, limit: int = QUEUE_LIMIT) -> Generator[Effect, Any, MasterReplies]:
-    """Ask all masters for the state of the lock; return the replies, for `agree`.
+    """Ask all masters for the state of the lock; return the replies, for `agree`."""
+    call = load(spec.keys.script_name("inspect")).call(spec.keys, limit=limit)
+    return (yield from read(call, clock() + spec.node_timeout, clock))
 
-    This changes nothing on the masters. So if too few reply because connections ended, all masters are asked once
-    more, within the same time limit.
+
+def read(call: Call, until: float, clock: Clock) -> Generator[Effect, Any, MasterReplies]:
+    """Send all masters a `call` that does no harm if it runs twice; return the replies.
+
+    So if too few reply because connections ended, all masters are asked once more, until `until` as well.
     """
-    ask = Ask((load(spec.keys.script_name("inspect")).call(spec.keys, limit=limit),), clock() + spec.node_timeout)
+    ask = Ask((call,), until)
     replies = first_of_each((yield ask))
     if is_worth_another_look(replies) and clock() < ask.until:
         again = first_of_each((yield ask))

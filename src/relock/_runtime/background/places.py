@@ -11,7 +11,7 @@ from relock._core.patience import EXPIRY_SECONDS
 from relock._core.pulse import Pulse
 from relock._core.tasks import PassOn
 from relock._core.turns import Turns
-from relock._keys import LockKeys
+from relock._keys import LATCH, LockKeys
 from relock._owner import client_name
 from relock._runtime.background.session_view import SessionView
 
@@ -48,8 +48,8 @@ class Places:
         waiters = self._session.hubs.waiters()
         stuck: list[tuple[int, PassOn]] = []
         for waiter in waiters:
-            if not self._turns.has_missed(waiter, now):
-                waiter.has_left = False
+            if waiter.keys.kind == LATCH or not self._turns.has_missed(waiter, now):
+                waiter.has_left = False  # a waiter at a latch has no place that holds others up
             elif not waiter.has_left:
                 waiter.has_left = True
                 if waiter.pulse is not None:

@@ -20,7 +20,7 @@ from relock._core.effects import Handed
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, gather_seconds, quorum_of
 from relock._keys import LockKeys, lock_keys, permit_keys, read_keys
-from relock._owner import READ_MARK, readable
+from relock._owner import LATCH_MARK, READ_MARK, readable
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wait_queue import WaitQueue
@@ -274,6 +274,8 @@ class Hub(ABC, Generic[S]):
 
     def _keys_of(self, uuid: bytes, name: bytes) -> LockKeys | None:
         """Return the keys of what a waiter waits for by this `name`; a mark in its uuid says what that is."""
+        if uuid.endswith(LATCH_MARK):
+            return None  # a latch gives no turns
         make = permit_keys if b"#" in uuid else read_keys if READ_MARK in uuid else lock_keys
         try:
             return make(self.prefix, name.decode())
