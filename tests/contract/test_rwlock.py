@@ -27,7 +27,6 @@ from relock._runtime.session import closing
 PATIENT = 10.0  # seconds: a node timeout that is longer than any wait here
 HELP_SECONDS = 7.0  # after this time a waiter looks by itself
 SHORT_TTL = 2.0  # seconds, for a lease that a test sees end
-SHORT_OPTIONS: dict[str, Any] = {"ttl": SHORT_TTL}
 FAR_MS = 9_999_999_999_999  # a time on a master's clock that does not come
 
 each_handoff = pytest.mark.parametrize("handoff", ["grant", "wake"])
@@ -543,16 +542,20 @@ def test_a_downgrade_needs_a_writer(rig: Rig, name: str) -> None:
     leave(both.read)
 
 
-def test_a_downgrade_of_a_lost_hold_raises_that_and_leaves_no_reader(rig: Rig, name: str) -> None:
+@pytest.mark.parametrize("read_before", [0, 1])
+def test_a_downgrade_of_a_lost_hold_raises_that_and_takes_no_reader(read_before: int, rig: Rig, name: str) -> None:
     both = warm(rig).rwlock(name)
-    take(both.write, 1)
+    rig.take_everywhere(both.write, 1)
+    take(both.read, read_before)
+    rig.until(lambda: have_it(rig, name, writers=1, readers=read_before), "all is everywhere")
     forget(rig, name, readers=False)
     with pytest.raises(LockLostError):
         both.write.extend()
     with nothing_sent(rig, name), pytest.raises(LockLostError):
         both.write.downgrade()
-    assert not both.read.owned()
+    assert both.read.hold_count == read_before
     leave_lost(both.write)
+    leave(both.read)
     rig.until_free(name, "the loss")
 
 
@@ -800,58 +803,60 @@ def test_a_caller_must_leave_its_lost_hold_before_it_takes_the_other_one(lost: s
     rig.until_free(name, "all")
 
 
+def let_readers_die(rig: Rig, name: str, *leases: float) -> None:
+    """Have readers with leases that end in so many seconds, whose clients are no more."""
+    for master in range(rig.masters):
+        seconds, micros = map(int, rig.ask(master, "TIME"))
+        for number, lease in enumerate(leases):
+            rig.ask(master, "HSET", key_of(name), f"dead:{number}&", 1)
+            end_ms = seconds * 1000 + micros // 1000 + round(lease * 1000)
+            rig.ask(master, "ZADD", leases_key_of(name), end_ms, f"dead:{number}&")
+        for key in (key_of(name), leases_key_of(name)):
+            rig.ask(master, "PEXPIRE", key, round(max(leases) * 1000))
+
+
 def test_a_dead_reader_holds_a_writer_up_for_its_own_lease_while_others_renew(rig: Rig, name: str) -> None:
     client, others = warm(rig, node_timeout=PATIENT), warm(rig)
-    dead = others.rwlock(name, owner="dead", renew=False, **SHORT_OPTIONS).read
-    living = others.rwlock(name, owner="living").read
+    living, writer = others.rwlock(name).read, client.rwlock(name).write
     begin = rig.clock()
-    take(dead, 1)
+    let_readers_die(rig, name, SHORT_TTL)
     take(living, 1)
     assert living.extend() > SHORT_TTL
     for line in rig.lines:
         line.hold_request(calls(name, "heartbeat"))
     living.release()
-    writer = client.rwlock(name).write
     take(writer, 1)
     assert rig.clock() - begin < SHORT_TTL + 0.3 + rig.slack, "the writer looks when the lease has ended"
-    rig.until(lambda: dead.lost, "the reader is lost")
     leave(writer)
-    leave_lost(dead)
     rig.until_free(name, "all")
 
 
 def test_a_dead_reader_is_no_holder_while_others_go_on(rig: Rig, name: str) -> None:
-    others = warm(rig)
-    dead = others.rwlock(name, owner="dead", renew=False, **SHORT_OPTIONS).read
-    living = others.rwlock(name, owner="living").read
+    client = warm(rig)
+    living, other = (client.rwlock(name, owner=owner).read for owner in ("living", "other"))
+    let_readers_die(rig, name, SHORT_TTL)
     take(living, 1)
-    take(dead, 1)
     assert len(living.info().readers) == 2
-    rig.until(lambda: dead.lost, "the reader is lost")
-    assert living.extend() > SHORT_TTL
     rig.until(lambda: len(living.info().readers) == 1, "its lease has ended on the masters")
     assert ":living." in living.info().readers[0].owner
+    take(other, 1)
+    rig.until(lambda: have_it(rig, name, readers=2), "the next reader has removed it")
+    leave(other)
     leave(living)
-    leave_lost(dead)
     rig.until_free(name, "all")
 
 
 def test_when_all_readers_have_died_a_writer_gets_in_after_the_last_lease(rig: Rig, name: str) -> None:
-    client, others = warm(rig, node_timeout=PATIENT), warm(rig)
-    dead = [others.rwlock(name, owner=f"dead-{n}", renew=False, **SHORT_OPTIONS).read for n in range(3)]
+    client = warm(rig, node_timeout=PATIENT)
+    writer = client.rwlock(name).write
     begin = rig.clock()
-    for reader in dead:
-        take(reader, 1)
+    let_readers_die(rig, name, SHORT_TTL, SHORT_TTL / 4, SHORT_TTL / 2)
     for line in rig.lines:
         line.hold_request(calls(name, "heartbeat"))
     assert refused(client.lock(name))
-    writer = client.rwlock(name).write
     take(writer, 1)
-    assert rig.clock() - begin < SHORT_TTL + 0.3 + rig.slack
+    assert SHORT_TTL - 0.1 < rig.clock() - begin < SHORT_TTL + 0.3 + rig.slack
     leave(writer)
-    for reader in dead:
-        rig.until(lambda reader=reader: reader.lost, "the reader is lost")  # type: ignore[misc]
-        leave_lost(reader)
     rig.until_free(name, "all")
 
 
@@ -898,6 +903,22 @@ def test_a_master_that_forgot_a_reader_gets_it_again_with_its_lease(rig: Rig, na
     leave(others.rwlock(name).read)
     leave(reader)
     rig.until_free(name, "the release")
+
+
+@pytest.mark.several
+def test_a_reader_gets_in_beside_its_own_writer_only(rig: Rig, name: str) -> None:
+    """A minority of the masters has another writer."""
+    both = warm(rig).rwlock(name)
+    rig.occupy(0, name)
+    take(both.write, 1)
+    take(both.read, 1)
+    assert both.read.extend() > 0
+    rig.until(lambda: all(len(holders) == 2 for holders in rig.holders(name)[1:]), "the others have both")
+    assert rig.holders(name)[0] == [b"somebody:else"]
+    leave(both.read)
+    leave(both.write)
+    rig.vacate(name)
+    rig.until_free(name, "all")
 
 
 @pytest.mark.several
