@@ -18,10 +18,15 @@ local function writer_of(lock, leases)
 end
 
 -- Provides is_own(writer, owner): whether this reader has the lock as that writer already. The
--- reader's name then ends with the part of the writer's that its client has made.
+-- reader's name then ends with the part of the writer's that its client has made. The two may
+-- have been taken in different event loops: each has a number of its own behind the client's name.
 local function is_own(writer, owner)
   local client, stem = string.match(owner, '^([^:]*):[^&~]*&([^~]+)')
-  return stem ~= nil and string.match(writer, '^[^@~&#]*') == client .. ':' .. stem
+  if not stem then
+    return false
+  end
+  local other, uuid = string.match(writer, '^([^:]*):([^@~&#]*)')
+  return uuid == stem and string.gsub(other, '%.%d+$', '') == string.gsub(client, '%.%d+$', '')
 end
 
 -- Writes the hold of a reader, unless it is here. The first reader beside its own writer finds no

@@ -16,7 +16,8 @@ class Loss:
         hold_count: how many levels the owner had when the hold was lost.
         reason: why the hold was lost, in words.
         held_for: for how many seconds the lock was held.
-        kind: ``"lock"``, or ``"semaphore"`` for permits, whose semaphore `lock` then names.
+        kind: ``"lock"``; ``"read"`` for a reader's hold; or ``"semaphore"`` for permits, whose semaphore `lock` then
+            names.
     """
 
     lock: str
@@ -34,7 +35,7 @@ class Event:
 
     Attributes:
         lock: the name of the lock or semaphore; None if the event is about a master or an event loop.
-        kind: ``"lock"`` or ``"semaphore"``; None likewise.
+        kind: ``"lock"``, ``"read"`` for a reader's hold, or ``"semaphore"``; None likewise.
     """
 
     lock: str | None

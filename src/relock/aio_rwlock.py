@@ -1,7 +1,7 @@
 """Read-write lock for tasks: the classes that users call, with the docstrings that they read."""
 
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Never
 
 from relock._core.call_record import CallRecord, OvertakenError
 from relock._core.flows.inspect import LockInfo
@@ -99,3 +99,6 @@ class AsyncRWLock:
     def __repr__(self) -> str:
         """Show local state only: no I/O, and nothing secret."""
         return f"<relock.AsyncRWLock object name={self.name!r} read={self.read!r} write={self.write!r}>"
+
+    def __reduce__(self) -> Never:
+        raise TypeError("an AsyncRWLock can't be pickled: make one of a client in each process")

@@ -1,5 +1,7 @@
 """Read-write lock for threads: the classes that users call, with the docstrings that they read."""
 
+from typing import Never
+
 from relock._core.call_record import CallRecord
 from relock._core.flows.inspect import LockInfo
 from relock._core.lock_spec import LockSpec
@@ -92,3 +94,6 @@ class RWLock:
     def __repr__(self) -> str:
         """Show local state only: no I/O, and nothing secret."""
         return f"<relock.RWLock object name={self.name!r} read={self.read!r} write={self.write!r}>"
+
+    def __reduce__(self) -> Never:
+        raise TypeError("an RWLock can't be pickled: make one of a client in each process")

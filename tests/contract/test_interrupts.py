@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from contract.rigs.calls import CALLS, KINDS, PERMITS_MAX, AnyLock, Call, Kind, Permits, leave, make, take
+from contract.rigs.calls import CALLS, KINDS, SINGLE, AnyLock, Call, Kind, Permits, leave, make, shut, take
 from contract.rigs.rig import Interrupted, Rig, all_done, all_struck, calls, release_all
 from contract.rigs.watch import At
 from relock._core.effects import Clock
@@ -81,7 +81,7 @@ def wait_and_be_interrupted(
     return strike.where
 
 
-@pytest.mark.parametrize("kind", ["one lock", "permits"])
+@pytest.mark.parametrize("kind", SINGLE)
 def test_an_interrupt_between_any_two_steps_of_a_wait(kind: Kind, rig: Rig, name: str) -> None:
     """Holders give the lock back once the caller is queued; a third owner waits behind."""
     client, others = rig.client(), rig.client()
@@ -89,8 +89,7 @@ def test_an_interrupt_between_any_two_steps_of_a_wait(kind: Kind, rig: Rig, name
     rig.warm_up(others, kind)
     for number in count(1):
         lock, _ = make(client, f"{name}-{number}", kind)
-        holder, _ = make(others, lock.name, kind, owner="holder")
-        take(holder, PERMITS_MAX if kind == "permits" else 1)
+        holder = shut(others, lock.name, kind)
         where = wait_and_be_interrupted(rig, lock, number, partial(rig.is_queued, lock.name), holder.release)
         following, _ = make(others, lock.name, kind, owner="next")
         assert following.acquire(timeout=20), f"the turn is passed on after {where}"
@@ -145,11 +144,10 @@ def test_an_interrupt_while_the_masters_are_silent(call: Call, rig: Rig, name: s
     assert lock.acquire(timeout=20)
 
 
-@pytest.mark.parametrize("kind", ["one lock", "permits"])
+@pytest.mark.parametrize("kind", SINGLE)
 def test_an_interrupt_in_the_queue(kind: Kind, rig: Rig, name: str) -> None:
     client, others = rig.client(node_timeout=10.0), rig.client(node_timeout=10.0)
-    holder, _ = make(others, name, kind, owner="holder")
-    take(holder, PERMITS_MAX if kind == "permits" else 1)
+    holder = shut(others, name, kind)
     lock, _ = make(client, name, kind)
     assert rig.interrupt(lock.acquire, when=lambda: rig.is_queued(name))
     rig.until(lambda: not any(rig.queued(name)), "no waiter is queued")
@@ -159,14 +157,14 @@ def test_an_interrupt_in_the_queue(kind: Kind, rig: Rig, name: str) -> None:
     rig.until_free(name, "the interrupt")
 
 
-@pytest.mark.parametrize("kind", ["one lock", "permits"])
+@pytest.mark.parametrize("kind", SINGLE)
 def test_a_request_that_its_own_undo_has_passed(kind: Kind, rig: Rig, name: str) -> None:
     """The undo of an interrupted acquire arrives first, on another connection, while the acquire is not void yet."""
     client = rig.client()
     rig.warm_up(client, kind)
     lock, _ = make(client, name, kind)
-    faults = [line.hold_request(calls(name, "acquire", "permit_acquire")) for line in rig.lines]
-    undone = [line.hold_reply(calls(name, "release", "permit_release")) for line in rig.lines]
+    faults = [line.hold_request(calls(name, "acquire", "permit_acquire", "read_acquire")) for line in rig.lines]
+    undone = [line.hold_reply(calls(name, "release", "permit_release", "read_release")) for line in rig.lines]
     assert rig.interrupt(lock.acquire, when=lambda: all_struck(faults))
     rig.until(lambda: all_struck(undone), "the undo has found nothing")
     release_all(faults)

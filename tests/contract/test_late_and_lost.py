@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from support.proxy import Fault, Line, Match
 
-from contract.rigs.calls import CALLS, PERMITS_MAX, Call, Kind, leave, make, take
+from contract.rigs.calls import CALLS, SINGLE, Call, Kind, leave, make, shut, take
 from contract.rigs.rig import BRIEF, Rig, all_done, calls, release_all
 from relock import QuorumError
 
@@ -25,7 +25,7 @@ each_fate = pytest.mark.parametrize("fate", FATES.values(), ids=FATES)
 
 @each_fate
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
-@pytest.mark.parametrize("kind", ["one lock", "permits"])
+@pytest.mark.parametrize("kind", SINGLE)
 def test_whatever_becomes_of_a_request(call: Call, fate: Fate, kind: Kind, rig: Rig, name: str) -> None:
     """The same client goes on with another lock meanwhile, and does not take late replies for its next ones."""
     client, others = rig.client(node_timeout=BRIEF), rig.client()
@@ -56,7 +56,7 @@ def test_whatever_becomes_of_a_request(call: Call, fate: Fate, kind: Kind, rig: 
     rig.until(lambda: rig.agree_on(name, levels), "the same here and there")
     leave(lock)
     rig.until_free(name, "a request with that fate")
-    take(make(others, name, kind)[0], PERMITS_MAX if kind == "permits" else 1)
+    shut(others, name, kind)
     assert another.owned()
     another.release()
     rig.until_free(another.name, "the other lock")

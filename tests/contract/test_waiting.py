@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from attrs import Factory, define
 
-from contract.rigs.calls import CALLS, PERMITS_MAX, Call, Kind, Permits, leave, make, take
+from contract.rigs.calls import CALLS, SINGLE, Call, Kind, Permits, leave, make, shut, take
 from contract.rigs.rig import BRIEF, SOON, Rig, Running, all_done, all_struck, calls, key_of, release_all
 from contract.rigs.watch import At
 from relock import Client, Lock, QuorumError
@@ -32,7 +32,7 @@ def has_come(hubs: Hubs) -> bool:
     )
 
 
-@pytest.mark.parametrize("kind", ["one lock", "permits"])
+@pytest.mark.parametrize("kind", SINGLE)
 def test_a_message_that_comes_before_the_wait(kind: Kind, rig: Rig, name: str) -> None:
     """The lock is released at each step that leads to the wait: at the last ones the message is there before the wait.
 
@@ -44,10 +44,9 @@ def test_a_message_that_comes_before_the_wait(kind: Kind, rig: Rig, name: str) -
     hubs = client._session.hubs
     for number in count(1):
         lock, _ = make(client, f"{name}-{number}", kind)
-        holder, _ = make(others, lock.name, kind, owner="holder")
-        take(holder, PERMITS_MAX if kind == "permits" else 1)
+        holder = shut(others, lock.name, kind)
         for line in rig.lines:
-            line.hold_request(calls(lock.name, "heartbeat", "permit_heartbeat"))
+            line.hold_request(calls(lock.name, "heartbeat", "permit_heartbeat", "read_heartbeat"))
 
         def let_go(holder: Lock | Permits = holder) -> None:
             is_queued = rig.is_queued(holder.name)
@@ -271,7 +270,7 @@ def ends_in_time(
     assert rig.clock() - begin < seconds + rig.slack
 
 
-@pytest.mark.parametrize("kind", ["one lock", "permits"])
+@pytest.mark.parametrize("kind", SINGLE)
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
 def test_a_call_that_nobody_answers_ends_after_the_node_timeout(call: Call, kind: Kind, rig: Rig, name: str) -> None:
     client = rig.client(node_timeout=BRIEF)

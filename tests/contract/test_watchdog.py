@@ -5,14 +5,14 @@ from itertools import count
 
 import pytest
 
-from contract.rigs.calls import CALLS, Call, Kind, leave, make, take
-from contract.rigs.rig import Rig, key_of, permits_key_of
+from contract.rigs.calls import CALLS, SINGLE, Call, Kind, leave, make, take
+from contract.rigs.rig import Rig, key_of, leases_key_of, permits_key_of
 from contract.rigs.watch import At
 from relock import Client, Lock, LockLostError, NotOwnedError
 from relock._runtime.background.watchdog import Watchdog
 
 each_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
-each_kind = pytest.mark.parametrize("kind", ["one lock", "permits"])
+each_kind = pytest.mark.parametrize("kind", SINGLE)
 
 
 class Ticks:
@@ -116,7 +116,7 @@ def release_between_steps_of_a_tick(rig: Rig, name: str, kind: Kind, forgetful: 
         lock, _ = make(client, f"{name}-{number}", kind, owner="anybody")
         rig.take_everywhere(lock, 1)
         if forgetful is not None:
-            rig.ask(forgetful, "DEL", key_of(lock.name), permits_key_of(lock.name))
+            rig.ask(forgetful, "DEL", key_of(lock.name), leases_key_of(lock.name), permits_key_of(lock.name))
         strike = At(number, lock.release)
         with rig.watch.each(strike):
             ticks.tick()

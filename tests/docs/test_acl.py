@@ -93,6 +93,34 @@ def _use_everything(client: Client) -> None:
     assert client.force_release("a")
     with pytest.raises(LockLostError):
         lock.release()
+    _use_both_sides(client)
+
+
+def _use_both_sides(client: Client) -> None:
+    both, order = client.rwlock("b", timeout=30), list[str]()
+
+    def wait(side: str) -> None:
+        with getattr(client.rwlock("b", timeout=30), side):
+            order.append(side)
+
+    def start(side: str) -> threading.Thread:
+        before = len(both.info().queue)
+        thread = threading.Thread(target=wait, args=(side,))
+        thread.start()
+        until(lambda: len(both.info().queue) > before, within=SOON, what="it waits")
+        return thread
+
+    assert both.write.acquire()
+    with both.read:
+        assert both.read.extend() > 0
+    waiting = [start("read")]
+    both.write.downgrade()
+    waiting[0].join()
+    waiting += [start("write"), start("read")]
+    both.read.release()
+    for thread in waiting:
+        thread.join()
+    assert order == ["read", "write", "read"]
 
 
 # Without a right ------------------------------------------------------------------------------------------------------
@@ -145,6 +173,22 @@ def test_without_hexists_a_hold_is_lost_when_its_first_lease_ends(server: Server
         assert client.statistics().renewals == 0
     assert any(isinstance(one, RenewalFailing) for one in events)
     assert [one.reason for one in events if isinstance(one, Lost)] == [EXPIRED]
+
+
+@pytest.mark.every_server
+def test_without_pubsub_a_reader_goes_by_the_deadline_of_a_writer_that_may_be_dead(server: Server) -> None:
+    with _user_without(server, "pubsub") as url, Client(url, node_timeout=5.0) as client:
+        client.rwlock("a", owner="another").read.acquire()
+        deadline_ms = server.client().time()[0] * 1000 + 5000
+        server.cli("ZADD", "lock:{a}:waiters", str(deadline_ms), "dead:1")
+        server.cli("ZADD", "lock:{a}:queue", "1", "dead:1")
+        reader = client.rwlock("a").read
+        is_refused = not reader.acquire(timeout=0)
+        assert is_refused or server.client().time()[0] * 1000 >= deadline_ms
+        assert not is_refused or reader.acquire(timeout=SOON)
+        assert (server.client().time()[0] + 1) * 1000 >= deadline_ms, "the deadline is over"
+        assert client.rwlock("a", owner="a third").read.acquire(timeout=SOON)
+        assert len(client.info("a").readers) == 3
 
 
 @pytest.mark.every_server

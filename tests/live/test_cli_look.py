@@ -49,6 +49,7 @@ def test_status_of_a_free_lock(server: Server, name: str) -> None:
         "hold_count": 0,
         "lease_left_seconds": 0.0,
         "token": None,
+        "readers": [],
         "queue": [],
     }
     assert "nobody" in relock("status", name, nodes=server.url).stdout
@@ -68,6 +69,26 @@ def test_status_of_a_lock_that_is_held_and_waited_for(server: Server, client: Cl
     assert (status["owner"], status["queue"]) == (info.owner, list(info.queue))
     assert 0 < status["lease_left_seconds"] <= 600
     assert all(str(part) in plain for part in (name, info.owner, token, info.queue[0]))
+
+
+def test_status_of_a_lock_that_readers_have(server: Server, client: Client, name: str) -> None:
+    lock = client.rwlock(name, ttl=600)
+    with lock.read, client.rwlock(name, owner="job", ttl=900).read:
+        status = json.loads(relock("status", name, "--json", nodes=server.url).stdout)
+        plain = relock("status", name, nodes=server.url).stdout
+        info = lock.info()
+    said = [(reader["owner"], reader["hold_count"]) for reader in status["readers"]]
+    assert said == [(reader.owner, 1) for reader in info.readers]
+    assert len(said) == 2
+    assert 600 < status["readers"][0]["lease_left_seconds"] <= 900
+    assert (status["held"], status["owner"], status["token"]) == (True, info.owner, info.token)
+    for reader in info.readers:
+        assert f"reader      {reader.owner}, hold count 1, " in plain
+    assert f"lock        {name}\n" in plain
+    assert f"token       {info.token}\nqueue       nobody waits\n" in plain
+    assert "holder" not in plain
+    with lock.write:
+        assert json.loads(relock("status", name, "--json", nodes=server.url).stdout)["readers"] == []
 
 
 def test_another_librarys_lock_without_an_end_is_valid_json(server: Server, name: str) -> None:

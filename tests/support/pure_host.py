@@ -45,7 +45,7 @@ class PureHost(Host):
         taken: the locks that another owner has.
         forced: the locks whose holds an operator has ended.
         parked: the locks for which the caller has slept, each with the locks that the masters had given it then.
-        given: the owner of each lock on the masters.
+        given: the owner of each lock on the masters, and a reader beside it.
     """
 
     def __init__(self, masters: int = 1, names: str = "a", **options: Any) -> None:
@@ -145,18 +145,19 @@ class PureHost(Host):
         """Carry out a call on all masters, and return the reply of each."""
         name, script, owner = call.keys.name, call.script.name, call.own.split(b"\r\n")[1]
         of_permits: list[Any] = [b""] if script.startswith("permit_") else []
+        given = f"{name} as a reader" if script.startswith("read_") else name
         script = script.removeprefix("permit_").removeprefix("read_")
         if script in ("acquire", "enqueue"):
             if name in self.taken:
                 refusal = [b"refused", 1_000_000, 5_000, 0, b"you:1"]
                 said = refusal if script == "acquire" else [b"queued", *refusal[1:], 1]
                 return [*said, *of_permits]
-            self.given[name] = owner
+            self.given[given] = owner
             return [b"granted", 1_000_000, 1, *([0] if of_permits else [])]
-        if script == "release" and (name in self.forced or self.given.get(name) != owner):
+        if script == "release" and (name in self.forced or self.given.get(given) != owner):
             return [b"absent", 1_000_000]
         if script == "release":
-            del self.given[name]
+            del self.given[given]
         return USUAL[script]
 
     def do(self, flow: CallFlow[T], said: Any = None) -> T:

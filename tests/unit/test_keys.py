@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relock._keys import escape_glob, glob_filter, lock_keys, name_and_kind_of, permit_keys, scan_pattern
+from relock._keys import escape_glob, glob_filter, lock_keys, name_and_kind_of, permit_keys, read_keys, scan_pattern
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda name: name[0] != "}")
 
@@ -32,6 +32,19 @@ def test_the_keys_of_a_semaphore_share_the_hash_tag_of_a_lock_of_that_name_and_n
     assert (lock.script_name("acquire"), keys.script_name("acquire")) == ("acquire", "permit_acquire")
     assert keys != lock
     assert keys == permit_keys("lock", "orders:42")
+
+
+def test_the_keys_of_readers_are_those_of_the_lock_and_equal_only_those_of_readers() -> None:
+    lock, keys = lock_keys("lock", "orders:42"), read_keys("lock", "orders:42")
+    assert [keys.lock, keys.queue, keys.waiters, keys.token] == [lock.lock, lock.queue, lock.waiters, lock.token]
+    assert keys.leases == lock.leases == b"lock:{orders:42}:leases"
+    assert (keys == lock, lock == keys, keys != lock, lock != keys) == (False, False, True, True)
+    same = read_keys("lo" + "ck", "orders:" + str(42))
+    assert (keys == same, keys != same, len({keys, same, lock})) == (True, False, 2)
+    assert keys != read_keys("lock", "orders:43")
+    assert (keys.kind, keys.noun) == ("read", "read hold")
+    scripts = [keys.script_name(name) for name in ("acquire", "heal", "inspect", "leave")]
+    assert scripts == ["read_acquire", "read_heal", "inspect", "leave"]
 
 
 def test_keys_are_those_of_the_same_lock_wherever_they_were_made() -> None:

@@ -2,7 +2,7 @@
 
 In: ``{"do": "acquire", "id": 1, "name": "a", "timeout": 5, "hold": 0.0}``, ``{"do": "release", "id": 1}``, ``{"do":
 "fork"}`` (a child that lives on and does nothing). With ``names`` in place of ``name``, all of these locks at once;
-with ``limit``, a permit of a semaphore.
+with ``limit``, a permit of a semaphore; with ``side``, the ``read`` or ``write`` of a read-write lock.
 
 Out: ``{"id": 1, "event": "granted", "token": 7}`` and ``released``, ``refused``, ``lost``, ``error``, each with the
 time of CLOCK_MONOTONIC, which all processes share. With ``hold`` a thread releases by itself after so many seconds;
@@ -54,6 +54,8 @@ class Locker:
             lock = self._client.lock_all(order["names"])
         elif "limit" in order:
             lock = self._client.semaphore(order["name"], order["limit"], **options)
+        elif "side" in order:
+            lock = getattr(self._client.rwlock(order["name"], **options), order["side"])
         else:
             lock = self._client.lock(order["name"], **options)
         try:

@@ -110,10 +110,10 @@ class Scratch:
         yield "read_acquire", self.call("read_acquire", one), "granted"
         yield "read_enqueue", self.call("read_enqueue", two), "granted"
         yield "read_extend", self.call("read_extend", one), "extended"
-        yield "read_release", self.call("read_release", one), "released"
         yield "read_heal", self.call("read_heal", one), "healed"
         yield "read_heartbeat", self.call("read_heartbeat", one, 1, two), "tended"
         yield "read_give_back", self.call("read_give_back", two), "released"
+        yield "read_release", self.call("read_release", one), "released"
         yield "latch_arrive", self.call("latch_arrive", one), "arrived"
         yield "latch_look", self.call("latch_look", one), "seen"
         yield "permit_acquire", self.call("permit_acquire", one), "granted"
@@ -187,10 +187,10 @@ def _count_receivers(raw: RawConnection, listener: RawConnection, scratch: Scrat
 
 
 def _ask_who_listens(raw: RawConnection, scratch: Scratch, found: Examination) -> None:
-    """Try PUBSUB NUMSUB, which only a release past many dead waiters uses, and can do without."""
+    """Try PUBSUB NUMSUB, which tells whether waiters are alive: many at once, or one while readers have the lock."""
     counts = try_to_ask(raw, "PUBSUB", "NUMSUB", scratch.channel)
     if isinstance(counts, Exception):
-        advice = "allow this user PUBSUB NUMSUB, or let a release past many dead waiters take longer"
+        advice = "allow this user PUBSUB NUMSUB, or let dead waiters hold others up for longer"
         found.add("PUBSUB", Verdict.NOTE, f"refused: {counts}", advice)
     elif counts[1] == 1:
         found.add("PUBSUB", Verdict.OK, "it counts listeners")

@@ -11,7 +11,7 @@ from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import print_json, printable
 
 # `python -OO` would drop a docstring.
-HELP = """Show the holder of the lock NAME and its waiters, as a quorum of the masters agree on them.
+HELP = """Show the holder of the lock NAME, or its readers, and its waiters, as a quorum of the masters agree on them.
 
 With --semaphore, NAME is a semaphore: show its limit, its holders and its waiters. The masters do not store the limit:
 it is that of the holders and waiters, unless an operator has set another one.
@@ -53,6 +53,10 @@ def _as_json(info: LockInfo) -> dict[str, Any]:
         "hold_count": info.hold_count,
         "lease_left_seconds": info.ttl if math.isfinite(info.ttl) else None,  # JSON knows no infinity
         "token": info.token,
+        "readers": [
+            {"owner": reader.owner, "hold_count": reader.hold_count, "lease_left_seconds": reader.ttl}
+            for reader in info.readers
+        ],
         "queue": list(info.queue),
     }
 
@@ -91,12 +95,16 @@ def _show_latch(info: LatchInfo, as_json: bool) -> None:
 
 def _lines(info: LockInfo) -> list[tuple[str, str]]:
     """Return a line for each thing: its label and its text."""
+    token = "token" if info.held else "last token", str(info.token) if info.token is not None else "none"
+    if info.readers:
+        said = [f"{one.owner}, hold count {one.hold_count}, {one.ttl:.3f} s left" for one in info.readers]
+        return [("lock", info.name), *(("reader", reader) for reader in said), token]
     lease = f"{info.ttl:.3f} s left" if math.isfinite(info.ttl) else "without an end"
     holder = info.owner or ("another library's lock" if info.held else "nobody")
     lines = [("lock", info.name), ("holder", holder)]
     if info.held:
         lines += [("hold count", str(info.hold_count)), ("lease", lease)]
-    return [*lines, ("token" if info.held else "last token", str(info.token) if info.token is not None else "none")]
+    return [*lines, token]
 
 
 def _semaphore_lines(info: SemaphoreInfo) -> list[tuple[str, str]]:

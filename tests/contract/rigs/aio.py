@@ -16,7 +16,16 @@ from support.masters import Deployment
 from contract.rigs.rig import NODE_TIMEOUT, SOON, TTL, Interrupted
 from contract.rigs.threads import Thread, ThreadRig
 from contract.rigs.watch import Watch
-from relock import AsyncClient, AsyncLatch, AsyncLock, AsyncMultiLock, AsyncPermit, AsyncSemaphore, Client
+from relock import (
+    AsyncClient,
+    AsyncLatch,
+    AsyncLock,
+    AsyncMultiLock,
+    AsyncPermit,
+    AsyncRWLock,
+    AsyncSemaphore,
+    Client,
+)
 from relock._core.call_record import Step
 from relock._core.effects import Park, Pause
 from relock._runtime.aio.foreground import Foreground
@@ -189,6 +198,9 @@ class LockOfActors:
     def locked(self) -> Any:
         return self._actor().do(self._lock.locked)
 
+    def info(self) -> Any:
+        return self._actor().do(self._lock.info)
+
     def force_release(self) -> Any:
         return self._actor().do(self._lock.force_release)
 
@@ -222,9 +234,6 @@ class MultiLockOfActors(LockOfActors):
         super().__init__(lock, actor)
         self.names = lock.names
 
-    def info(self) -> Any:
-        return self._actor().do(self._lock.info)
-
     @property
     def tokens(self) -> Any:
         return self._actor().see(lambda: self._lock.tokens)
@@ -240,6 +249,27 @@ class PermitOfActors(LockOfActors):
     @property
     def slot(self) -> Any:
         return self._actor().see(lambda: self._lock.slot)
+
+
+class WriteLockOfActors(LockOfActors):
+    """An `AsyncWriteLock` as threads use a `WriteLock`."""
+
+    def downgrade(self) -> None:
+        self._actor().do(self._lock.downgrade)
+
+
+class RWLockOfActors:
+    """An `AsyncRWLock` as threads use an `RWLock`."""
+
+    def __init__(self, lock: AsyncRWLock, actor: MyActor) -> None:
+        self._lock = lock
+        self._actor = actor
+        self.name = lock.name
+        self.read = LockOfActors(lock.read, actor)
+        self.write = WriteLockOfActors(lock.write, actor)
+
+    def info(self) -> Any:
+        return self._actor().do(self._lock.info)
 
 
 class SemaphoreOfActors:
@@ -305,6 +335,9 @@ class ClientOfActors:
 
     def lock_all(self, names: Iterable[str], **options: Any) -> MultiLockOfActors:
         return MultiLockOfActors(self._async.lock_all(names, **options), self._actor)
+
+    def rwlock(self, name: str, **options: Any) -> RWLockOfActors:
+        return RWLockOfActors(self._async.rwlock(name, **options), self._actor)
 
     def semaphore(self, name: str, limit: int, **options: Any) -> SemaphoreOfActors:
         return SemaphoreOfActors(self._async.semaphore(name, limit, **options), self._actor)

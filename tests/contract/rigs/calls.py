@@ -68,8 +68,9 @@ class Permits:
 
 
 AnyLock = Lock | MultiLock | Permits
-Kind = Literal["one lock", "several", "permits"]
-KINDS: tuple[Kind, ...] = ("one lock", "several", "permits")
+Kind = Literal["one lock", "several", "permits", "reader"]
+KINDS: tuple[Kind, ...] = ("one lock", "several", "permits", "reader")
+SINGLE: tuple[Kind, ...] = ("one lock", "permits", "reader")
 
 
 @frozen
@@ -94,6 +95,8 @@ class Call:
 
     def script_for(self, kind: Kind) -> str:
         """Return the script that the masters are sent."""
+        if kind == "reader":
+            return self.script if self.script == "count" else f"read_{self.script}"
         return self.permit_script if kind == "permits" else self.script
 
 
@@ -118,9 +121,22 @@ def make(client: Client, name: str, kind: Kind = "one lock", **options: Any) -> 
     if kind == "permits":
         permits = Permits(client, name, **options)
         return permits, [permits]
+    if kind == "reader":
+        lock = client.rwlock(name, **options).read
+        return lock, [lock]
     names = [f"{name}-{letter}" for letter in "abc"] if kind == "several" else [name]
     singles = [client.lock(one, **options) for one in names]
     return (client.lock_all(names, **options) if kind == "several" else singles[0]), singles
+
+
+def shut(client: Client, name: str, kind: Kind) -> Any:
+    """Take the lock in the name of ``holder`` so that callers of this kind must wait; the first release lets one in."""
+    if kind == "reader":
+        holder: Any = client.rwlock(name, owner="holder").write
+    else:
+        holder, _ = make(client, name, kind, owner="holder")
+    take(holder, PERMITS_MAX if kind == "permits" else 1)
+    return holder
 
 
 def take(lock: AnyLock, levels: int) -> None:

@@ -90,12 +90,12 @@ class Rig(ABC):
         """Send one command to one master, past every line."""
 
     def counts(self, name: str) -> list[int]:
-        """Return the hold count of the lock on each master, or the number of permits; 0 where it is free."""
+        """Return the levels of all holders of the lock on each master, or the number of permits; 0 where it is free."""
         counts = []
         for master in range(self.masters):
             holders = self.ask(master, "HKEYS", key_of(name))
-            count = self.ask(master, "HGET", key_of(name), holders[0].decode()) if holders else None
-            counts.append(int(count or 0) + self.ask(master, "HLEN", permits_key_of(name)))
+            levels = [int(self.ask(master, "HGET", key_of(name), owner.decode()) or 0) for owner in holders]
+            counts.append(sum(levels) + self.ask(master, "HLEN", permits_key_of(name)))
         return counts
 
     def permits(self, name: str) -> list[dict[bytes, int]]:
@@ -140,7 +140,7 @@ class Rig(ABC):
 
     def is_free(self, name: str) -> bool:
         """Return whether no key of the lock or the semaphore is left on any master, but for its token."""
-        keys = [f"{key_of(name)}{part}" for part in ("", ":queue", ":waiters")]
+        keys = [f"{key_of(name)}{part}" for part in ("", ":leases", ":queue", ":waiters")]
         keys += [f"{permits_key_of(name)}{part}" for part in ("", ":leases", ":queue", ":waiters")]
         return not any(self.ask(master, "EXISTS", *keys) for master in range(self.masters))
 
@@ -243,6 +243,11 @@ class Failures(logging.Handler):
 def key_of(name: str) -> str:
     """Return the key of a lock's hold."""
     return f"lock:{{{name}}}"
+
+
+def leases_key_of(name: str) -> str:
+    """Return the key of the leases of a lock's readers."""
+    return f"{key_of(name)}:leases"
 
 
 def permits_key_of(name: str) -> str:

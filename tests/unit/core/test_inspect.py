@@ -32,9 +32,59 @@ def test_another_look_is_worth_it_where_ended_connections_make_up_for_a_quorum(
     assert is_worth_another_look(replies) is is_worth
 
 
+def shared(*readers: tuple[bytes, int, int], token: int = 7) -> Reply:
+    return [b"shared", 10, token, [part for reader in readers for part in reader], [b"me:9"]]
+
+
+def held(owner: bytes, count: int = 1) -> Reply:
+    return [b"held", 10, 5_000, owner, count, 7, []]
+
+
+def test_the_readers_of_a_lone_master_are_its_holders_and_the_latest_lease_comes_first() -> None:
+    info = agree("a", [shared((b"me:1&", 2, 3_000), (b"you:1&", 1, 9_000), (b"me:2&", 1, 5_000))])
+    assert info is not None
+    assert info.readers == (Holder("you:1&", 1, 9.0), Holder("me:2&", 1, 5.0), Holder("me:1&", 2, 3.0))
+    assert info.holders == info.readers
+    assert (info.owner, info.hold_count, info.ttl, info.held, info.token) == ("you:1&", 1, 9.0, True, 7)
+    assert info.queue == ("me:9",)
+
+
+def test_a_reader_is_one_that_a_quorum_names_with_the_lease_that_a_quorum_has() -> None:
+    one, other = (b"me:1&", 1), (b"you:1&", 1)
+    info = agree("a", [shared((*one, 9_000), (*other, 1_000)), shared((*one, 5_000)), shared((*one, 7_000), token=8)])
+    assert info is not None
+    assert info.readers == (Holder("me:1&", 1, 7.0),), "the other one is known to a minority"
+    assert info.token == 8
+    counts = agree("a", [shared((b"me:1&", 1, 9_000)), shared((b"me:1&", 2, 9_000)), FREE])
+    assert counts is not None
+    assert counts.readers[0].hold_count == 2
+
+
+def test_readers_that_no_quorum_names_are_those_that_most_masters_name() -> None:
+    info = agree("a", [shared((b"me:1&", 1, 9_000)), shared((b"you:1&", 1, 5_000)), FREE])
+    assert info is not None
+    assert {reader.owner for reader in info.readers} == {"me:1&", "you:1&"}
+
+
+def test_where_some_masters_name_readers_and_some_a_writer_the_majority_of_these_decides() -> None:
+    reader, writer = shared((b"me:1&7", 1, 9_000)), held(b"me:7@3000")
+    for replies, owner in (
+        ([reader, reader, writer], "me:1&7"),
+        ([reader, writer, writer], "me:7@3000"),
+        ([reader, writer, FREE], "me:7@3000"),
+    ):
+        info = agree("a", replies)
+        assert info is not None
+        assert (info.owner, bool(info.readers)) == (owner, owner == "me:1&7")
+        assert len(info.holders) == 1
+    free = agree("a", [reader, FREE, FREE])
+    assert free is not None
+    assert (free.held, free.holders) == (False, ())
+
+
 def test_the_holders_of_a_lock_are_its_only_holder_or_none() -> None:
-    held = agree("a", [[b"held", 1, 5_000, b"me:1", 2, 7, []]])
-    assert held is not None
-    assert (held.kind, held.holders) == ("lock", (Holder("me:1", 2, 5.0),))
+    info = agree("a", [held(b"me:1", 2)])
+    assert info is not None
+    assert (info.kind, info.holders) == ("lock", (Holder("me:1", 2, 5.0),))
     assert LockInfo("a", None, 0, 0.0, None, ()).holders == ()
     assert LockInfo("a", None, 0, 5.0, None, ()).holders == (), "another library's lock has no owner"

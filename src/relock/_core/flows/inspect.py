@@ -64,7 +64,9 @@ class LockInfo:
     @property
     def holders(self) -> tuple[Holder, ...]:
         """Holder, as a tuple of one, or the `readers`; empty if the lock is free, or another library's."""
-        return self.readers or () if self.owner is None else (Holder(self.owner, self.hold_count, self.ttl),)
+        if self.readers or self.owner is None:
+            return self.readers
+        return (Holder(self.owner, self.hold_count, self.ttl),)
 
     @property
     def kind(self) -> str:

@@ -1,0 +1,149 @@
+"""Two holds of one owner on one lock: what a caller that has the one may ask of the other."""
+
+import pytest
+from support.instructions import Interrupt
+from support.pure_host import JOB, OPTIONS, PureHost
+
+from relock import LockLostError, UpgradeError
+from relock._core.call_record import CallRecord
+from relock._core.own import beside_own
+from relock._core.readers import acquire_read, downgrade, release_read
+from relock._owner import Owner, ReadKey, as_reader, named, stem_of
+
+READER = as_reader(JOB)
+
+
+class Readers(PureHost):
+    """Host whose owner may have the lock as a reader as well."""
+
+    def __init__(self, masters: int = 1) -> None:
+        super().__init__(masters)
+        self.reading = self.spec.for_readers(OPTIONS)
+
+    def read(self, levels: int = 1) -> None:
+        for _ in range(levels):
+            self.do(acquire_read(self.calls, CallRecord(), self.reading, JOB, 100.0))
+
+    def leave_read(self) -> None:
+        self.do(release_read(self.calls, CallRecord(), self.reading, JOB))
+
+    def both(self) -> tuple[int, int]:
+        """Return the levels as a writer and those as a reader."""
+        read = self.holds.get(("a", READER.key))
+        return self.levels(), 0 if read is None else read.count
+
+
+@pytest.mark.parametrize(
+    ("owner", "stem"),
+    [
+        (b"me:7", b"7"),
+        (b"me:7@3000", b"7"),
+        (b"me:7@3000~1.5", b"7"),
+        (b"me:job.7~2", b"job.7"),
+        (b"me:7&", b"7"),
+        (b"me:8&7~1", b"8"),
+        (b"me:7#1/4@3000", b"7"),
+    ],
+)
+def test_the_stem_of_a_name_is_what_its_client_has_made(owner: bytes, stem: bytes) -> None:
+    assert stem_of(owner) == stem
+
+
+def test_an_owner_as_a_reader_is_itself_but_for_its_key_and_stays_one() -> None:
+    assert JOB._replace(key=ReadKey(JOB.key)) == READER
+    assert as_reader(READER) is READER
+    assert READER.key != JOB.key
+    assert as_reader(named("other")).key != READER.key
+
+
+def test_a_caller_without_a_hold_is_beside_nothing() -> None:
+    host = Readers()
+    assert not host.holds.had_readers
+    assert beside_own(host, host.spec, JOB) == b""
+    assert not host.holds.had_readers
+    assert beside_own(host, host.reading, READER) == b""
+    assert host.holds.had_readers
+
+
+def test_a_reader_is_beside_its_own_writer_only() -> None:
+    host = Readers()
+    writer = host.take(1)
+    assert beside_own(host, host.reading, READER) == stem_of(writer.owner) == b"job.1"
+    assert beside_own(host, host.reading, as_reader(named("other"))) == b""
+    host.read()
+    assert host.holds["a", READER.key].owner.endswith(b"&job.1")
+    host.leave_read()
+    host.do(host.release())
+    host.read()
+    assert host.holds["a", READER.key].owner.endswith(b"&")
+
+
+def test_a_reader_that_asks_as_a_writer_sends_nothing() -> None:
+    host = Readers()
+    host.read()
+    before = host.sent.copy()
+    with pytest.raises(UpgradeError, match="release the read lock first"):
+        host.do(host.acquire())
+    with pytest.raises(UpgradeError):
+        host.do(host.acquire_all())
+    assert host.sent == before
+    host.leave_read()
+    host.take(1)
+    assert host.both() == (1, 0)
+
+
+@pytest.mark.parametrize("asked", ["read", "write"])
+def test_a_caller_whose_other_hold_was_lost_is_told(asked: str) -> None:
+    host = Readers()
+    if asked == "read":
+        host.lose(host.take(1), "it is over")
+    else:
+        host.read()
+        host.lose(host.holds["a", READER.key], "it is over")
+    with pytest.raises(LockLostError, match="it is over"):
+        host.read() if asked == "read" else host.take(1)
+
+
+def down(host: Readers, record: CallRecord | None = None, who: Owner = JOB) -> object:
+    return host.do(downgrade(host.calls, record or CallRecord(), host.spec, host.reading, who))
+
+
+def test_a_downgrade_takes_the_reader_s_levels_first_and_then_ends_the_writer_s() -> None:
+    host = Readers()
+    host.take(2)
+    before = len(host.sent)
+    assert down(host) is None
+    assert host.sent[before:] == ["read_acquire:a", "release:a"]
+    assert host.both() == (0, 2)
+    assert host.events[-1].kind == "lock"
+
+
+def test_a_downgrade_that_gets_no_reader_leaves_the_writer() -> None:
+    host = Readers()
+    host.take(2)
+    host.taken.add("a")
+    flow = downgrade(host.calls, CallRecord(), host.spec, host.reading, JOB)
+    step = flow.send(None)
+    while True:
+        host.now = 10_000.0 if len(host.sent) > 3 else host.now
+        host.taken.add("a")
+        try:
+            step = flow.send(host.answer(step))
+        except (StopIteration, LockLostError):
+            break
+    assert host.both()[1] == 0
+    assert "release:a" not in host.sent
+
+
+@pytest.mark.parametrize(("struck", "levels"), [("read_acquire", (2, 0)), ("release", (0, 2))])
+def test_an_interrupted_downgrade_leaves_a_writer_or_a_reader(struck: str, levels: tuple[int, int]) -> None:
+    host, record = Readers(), CallRecord()
+    host.take(2)
+    host.struck = [struck]
+    with pytest.raises(Interrupt):
+        down(host, record)
+    host.struck = []
+    host.interrupted.undo_acquire(record)
+    host.interrupted.undo_acquire_again(record)
+    assert host.both() == levels
+    assert not record.gate
