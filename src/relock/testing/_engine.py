@@ -50,8 +50,8 @@ local function no_value(mark, text)
 end
 
 local function checked(...)
-  local _, mark, text = ...
-  if mark == FAILED then
+  local first, mark, text = ...
+  if first == nil and mark == FAILED then -- a list of replies may have a 0 in this place
     error({ err = text }, 0)
   end
   return ...

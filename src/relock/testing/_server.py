@@ -10,19 +10,12 @@ from typing import Any, Protocol
 
 from redis import exceptions as redis_errors
 
-from relock._scripts import load
+from relock._scripts import load, script_names
 from relock.testing._arguments import ReplyError
 from relock.testing._conditions import Conditions
 from relock.testing._master import VirtualMaster
 from relock.testing._process import Process
 from relock.testing._world import World
-
-SCRIPTS = (
-    "acquire", "count", "enqueue", "extend", "fence", "force_release", "give_back", "heal", "inspect", "leave",
-    "lower_guard", "quarantine", "release", "heartbeat", "permit_acquire", "permit_enqueue", "permit_extend",
-    "permit_give_back", "permit_heal", "permit_heartbeat", "permit_inspect", "permit_leave", "permit_override",
-    "permit_release",
-)  # fmt: skip
 
 SPLITS = 0.2  # the part of the writes with several replies that arrive one reply after the other
 
@@ -253,7 +246,7 @@ class Server:
         return redis_errors.ResponseError(f"ERR unknown command {word!r}")
 
 
-_SCRIPTS = {load(name).sha.encode(): load(name) for name in SCRIPTS}
+_SCRIPTS = {load(name).sha.encode(): load(name) for name in script_names()}
 _SHAS = {script.source: sha for sha, script in _SCRIPTS.items()}
 _QUARANTINE = load("quarantine").sha.encode()
 _BLUNT = frozenset({load("force_release").sha.encode(), load("force_release").source})
