@@ -23,7 +23,7 @@ from chaos.verdict import Finding, summary
 
 EPISODE_SECONDS = 40.0
 # The busy episodes have many more holds.
-SHAPES_IN_TURN = ("moving", "busy", "several", "unguarded", "permits", "crowded", "busy")
+SHAPES_IN_TURN = ("moving", "busy", "several", "unguarded", "permits", "crowded", "readers", "busy")
 
 
 def options() -> argparse.Namespace:

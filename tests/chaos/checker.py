@@ -1,6 +1,7 @@
 """Check whether a history is that of a reentrant fenced mutex. Pure functions over values.
 
-Each slot of a semaphore is judged as a mutex of its own. `chaos.permits` counts the permits.
+Each slot of a semaphore is judged as a mutex of its own. `chaos.permits` counts the permits. Of a read-write lock the
+writers are judged so, and `chaos.readers` judges the readers beside them.
 
 `check_intervals` sweeps over the beliefs of the holders: no two at a time, and tokens rise. `check_model` looks for an
 order of all calls, each at a moment between its call and its return, that a reentrant fenced mutex could have gone
@@ -56,7 +57,7 @@ Holds = dict[int, Hold]  # by the number of their grants
 
 def check(history: History) -> list[Violation]:
     """Return every violation that the checks find; the search for an order names the first of each lock."""
-    by_lock = by_place(history.operations)
+    by_lock = by_place(one for one in history.operations if not one.reads)
     holds = {number: hold for operations in by_lock.values() for number, hold in holds_of(operations).items()}
     violations = []
     for operations in by_lock.values():

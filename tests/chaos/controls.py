@@ -73,6 +73,12 @@ CONTROLS = {
         ("late requests", "masters stopped"),
         shows="permits",
     ),
+    "readers that pass over a writer": Control(
+        evolve(PLAN, threads=2, long=0.1, reads=0.5, weakened="readers that look at the writer"),
+        ("SCRIPT FLUSH",),
+        shows="readers",
+        seconds=2.0,
+    ),
     "log handlers on the spot": Control(
         evolve(PLAN, threads=3, locks=3, long=0.3, weakened="a thread for the log"),
         ("output that nobody reads",),

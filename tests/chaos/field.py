@@ -46,6 +46,7 @@ class FieldPlan:
         has_loops: whether the workers of every other process are tasks of an event loop.
         several: the part of the turns in which a worker takes two locks at once.
         limit: the limit of the semaphores that all workers use instead of locks; 0 for locks.
+        reads: the part of the turns in which a worker reads; 0 if there are no readers.
     """
 
     masters: int
@@ -67,6 +68,7 @@ class FieldPlan:
     has_loops: bool = True
     several: float = 0.0
     limit: int = 0
+    reads: float = 0.0
     weakened: str | None = None
 
 
@@ -209,6 +211,7 @@ class Field:
             tries=self.plan.tries,
             several=self.plan.several,
             limit=self.plan.limit,
+            reads=self.plan.reads,
             caches=self.plan.caches,
             has_loop=self.plan.has_loops and number % 2 == 0,
             weakened=self.plan.weakened,

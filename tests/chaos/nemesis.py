@@ -53,6 +53,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "crowded": {"locks": 3, "long": 0.01},  # all workers want the same locks, and every fault may strike
     "several": {"locks": 4, "long": 0.01, "several": 0.5},  # the same, and half of the turns take two locks at once
     "permits": {"locks": 2, "long": 0.01, "limit": 2},  # as crowded, but of semaphores
+    "readers": {"locks": 2, "long": 0.02, "reads": 0.6},  # as crowded, but most turns read
     "busy": {"locks": 48, "crowd": 0.2, "think": 0.0005, "long": 0.001, "is_direct": True},  # many short holds
     "moving": {"locks": 3, "long": 0.02, "has_replicas": True, "caches": 8},  # masters change places with replicas
     "unguarded": {"locks": 3, "long": 0.02, "has_replicas": True, "guard": 0.0},  # moves that lose no grant
@@ -81,7 +82,7 @@ def run(episode: Episode, keep: Path | None = None) -> Finding:
         time.sleep(episode.calm)
         calm_end = clock()
         stuck = field_.finish(FINISH_SECONDS)
-        left = left_over(field_.servers) if episode.plan.limit and not stuck else []
+        left = left_over(field_.servers) if (episode.plan.limit or episode.plan.reads) and not stuck else []
         reader = Reader()
         history = reader.read(field_.folder)
         finding = judge(episode.plan, history, field_.blows, stalls.longest, calm_end)

@@ -1,4 +1,4 @@
-"""Detection of more permits than a semaphore has, and of what its workers leave on the masters."""
+"""Detection of more permits than a semaphore has, and of what workers leave on the masters."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
@@ -9,7 +9,7 @@ from chaos.checker import by_place, holds_of
 from chaos.records import NEVER, Operation, Violation
 from chaos.waiting import wait_until
 
-LEFT_SECONDS = 40.0  # longer than any key of a semaphore outlives its last use, except for its tokens
+LEFT_SECONDS = 40.0  # longer than any key outlives its last use, except for tokens
 
 
 def too_many(operations: Sequence[Operation], limit: int) -> list[Violation]:
@@ -49,10 +49,10 @@ def free_moments(ends: Iterable[float], limit: int) -> list[float]:
 
 
 def left_over(masters: Sequence[Server], within: float = LEFT_SECONDS) -> list[Violation]:
-    """Return the keys of permits and of waiters that stay on the masters for so long after all workers have ended."""
+    """Return the keys of holds, permits and waiters that stay on the masters so long after all workers have ended."""
 
     def keys() -> list[str]:
-        found = {key.decode() for server in masters for key in server.cli("KEYS", "*:sem*")}
+        found = {key.decode() for server in masters for key in server.cli("KEYS", "*:{*")}
         return sorted(key for key in found if not key.endswith(":token"))
 
     wait_until(lambda: not keys(), within)

@@ -37,6 +37,7 @@ class Operation:
         killed: of an outermost acquire: the time of the last event of a worker that was killed in its hold.
         others: of an outermost acquire: the other locks that the same call takes, by `lock_all`.
         slot: the number of a permit, in the grant and in its release; `lock` then names the semaphore.
+        reads: it is a reader's call.
     """
 
     number: int
@@ -53,6 +54,7 @@ class Operation:
     killed: float = FOREVER
     others: Sequence[str] = ()
     slot: int | None = None
+    reads: bool = False
 
     @property
     def place(self) -> str:

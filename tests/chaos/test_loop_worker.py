@@ -59,9 +59,9 @@ def entered(store: Store) -> int:
 
 @pytest.mark.parametrize(
     "process",
-    [{}, {"several": 0.5}, {"limit": 2}],
+    [{}, {"several": 0.5}, {"limit": 2}, {"reads": 0.5}],
     indirect=True,
-    ids=["one lock", "some take two locks", "permits"],
+    ids=["one lock", "some take two locks", "permits", "readers"],
 )
 def test_tasks_go_on_after_their_loop_has_ended_and_all_they_did_is_in_order(
     process: LoopProcess, store: Store, tmp_path: Path

@@ -1,7 +1,8 @@
 """The turns that one worker takes, a thread or a task: each takes a lock, uses the protected resource, and releases it.
 
 Some turns take two locks at once, by `lock_all`. The history then has a call for each lock. Where the names are those
-of semaphores, a turn takes a permit, and each slot has a protected resource of its own.
+of semaphores, a turn takes a permit, and each slot has a protected resource of its own. Where there are readers, a turn
+takes one side of a read-write lock; a reader leaves the protected resource as it is.
 
 Every call that may wait is awaited. In a thread such a call blocks instead, and the coroutine of its turns never
 suspends. So threads and tasks do the same, and one checker judges both. A task may be cancelled anywhere: then it gives
@@ -39,6 +40,7 @@ class Turns:
     """One worker. `ThreadTurns` and `chaos.loop_worker.TaskTurns` define how it waits."""
 
     _slot: int | None = None  # of the permit that the worker has
+    _reads: bool = False
 
     def __init__(self, process: "Process[Any]", number: int) -> None:
         self._process = process
@@ -73,9 +75,9 @@ class Turns:
             self._store.close()
 
     async def turn(self) -> None:
-        """Take a lock, or several at once, or a permit, use and release it, or give up."""
+        """Take a lock, or several at once, or one side of a lock, or a permit, use and release it, or give up."""
         client, names, limit = self._process.client, self._choose(), self._process.job.limit
-        locks = [] if limit else [client.lock(name) for name in names]
+        locks = [] if limit else [self._door(name) for name in names]
         together = client.semaphore(names[0], limit) if limit else client.lock_all(names) if names[1:] else locks[0]
         called = clock()
         grants = [self._note_acquire(name, names) for name in names]
@@ -101,10 +103,19 @@ class Turns:
                 for number in grants:
                     self._recorder.write("released", grant=number)
 
+    def _door(self, name: str) -> Any:
+        """Return the lock of this name; one of its sides, where there are readers."""
+        client, part = self._process.client, self._process.job.reads
+        self._reads = part > 0 and self._dice.random() < part
+        if not part:
+            return client.lock(name)
+        both = client.rwlock(name)
+        return both.read if self._reads else both.write
+
     def _note_acquire(self, name: str, names: Sequence[str]) -> int:
         """Record that a call begins that takes the lock `name`, among `names`; return its number."""
         others = {"others": [other for other in names if other != name]} if len(names) > 1 else {}
-        return self._recorder.call(self._number, name, "acquire", 0, **others)
+        return self._recorder.call(self._number, name, "acquire", 0, **others, **self._side())
 
     def _note_return(self, numbers: Sequence[int], at: float, outcome: Outcome, **what: Any) -> None:
         for number in numbers:
@@ -118,6 +129,10 @@ class Turns:
         what = self._slot_of_call()
         self._recorder.returned(number, at, "ok", token=token, count=levels(lock), until=believed(lock), **what)
         return True
+
+    def _side(self) -> dict[str, bool]:
+        """Return what the record of a call says of a reader."""
+        return {"reads": True} if self._reads else {}
 
     def _slot_of_call(self) -> dict[str, int]:
         """Return what the record of a call says of the worker's slot: nothing of a lock, which has none."""
@@ -159,7 +174,7 @@ class Turns:
         self, together: AnyLocks, locks: Sequence[AnyLock], tokens: Sequence[int], level: int = 1
     ) -> None:
         """Leave a level of each lock; `together` is the only one, or takes all of them."""
-        what = self._slot_of_call()
+        what = {**self._slot_of_call(), **self._side()}
         numbers = [self._recorder.call(self._number, lock.name, "release", level, **what) for lock in locks]
         lost: Sequence[str] = ()
         try:
@@ -178,6 +193,9 @@ class Turns:
 
     async def _section(self, held: Sequence[tuple[AnyLock, int, Any]], called: float) -> None:
         """Use what the locks protect; each comes with the number of its grant, and its token."""
+        if self._reads:
+            await self._read(*held[0])
+            return
         for one in held:
             self._write(*one, "enter")
             self._mark(*one[:2])
@@ -189,6 +207,15 @@ class Turns:
             for one in held:
                 self._write(*one, "leave")
                 self._process.markers[self._place(one[0])].remove(one[1])
+
+    async def _read(self, lock: AnyLock, grant: int, token: int) -> None:
+        """Stay for as long as an update takes, or longer."""
+        if self._dice.random() < self._process.job.nested:
+            await self._nest(lock, grant, token)
+        await self._sleep(self._dice.uniform(0.0, self._process.job.think))
+        if self._dice.random() < self._process.job.long:
+            await self._stay(lock, grant, self._dice.uniform(0.3, 2.5) * self._process.job.ttl)
+        self._see(lock, grant)
 
     async def _use(self, lock: AnyLock, grant: int, token: int) -> None:
         await self._update(lock, grant)
@@ -235,7 +262,7 @@ class Turns:
         self._recorder.write("updated", grant=grant, at=clock())
 
     async def _nest(self, lock: Any, grant: int, grant_token: int) -> None:
-        number = self._recorder.call(self._number, lock.name, "acquire", 1)
+        number = self._recorder.call(self._number, lock.name, "acquire", 1, **self._side())
         try:
             granted = await self._result(lock.acquire(timeout=LONG_WAIT_SECONDS))
         except LockLostError:

@@ -15,6 +15,7 @@ from chaos.field import Blow, FieldPlan
 from chaos.history import grants
 from chaos.kinds import POLL_SECONDS
 from chaos.permits import free_moments, too_many
+from chaos.readers import beside_writers
 from chaos.records import FOREVER, History, Operation, Violation
 from chaos.starved import starved
 
@@ -127,6 +128,7 @@ def judge(plan: FieldPlan, history: History, blows: Sequence[Blow], stall: float
     finding.violations += signals
     finding.violations += deadlocks(operations, blows, stall)
     finding.violations += too_many(operations, plan.limit) if plan.limit else []
+    finding.violations += beside_writers(operations) if plan.reads else []
     finding.late += starved(operations, blows, stall, end)
     finding.contended = _count_contended(operations)
     finding.losses = Counter(loss.reason for loss in history.losses)

@@ -121,13 +121,20 @@ def believe_sockets() -> None:
 
 def _never_asking(fragment: Callable[[Path, str, str | None], str]) -> Callable[[Path, str, str | None], str]:
     """Return the fragments of the scripts without the check of the server's incarnation."""
+    return _with(fragment, "just_now", "just_now_us = 1000", "just_now_us = 2 ^ 53")
+
+
+def _with(
+    fragment: Callable[[Path, str, str | None], str], changed_name: str, there: str, instead: str
+) -> Callable[[Path, str, str | None], str]:
+    """Return the fragments of the scripts with another text in one of them."""
 
     def changed(folder: Path, name: str, piece: str | None = None) -> str:
         text = fragment(folder, name, piece)
-        if name != "just_now":
+        if name != changed_name:
             return text
-        assert text.count("just_now_us = 1000") == 1, "the script has changed: nothing would be weakened"
-        return text.replace("just_now_us = 1000", "just_now_us = 2 ^ 53")
+        assert text.count(there) == 1, "the script has changed: nothing would be weakened"
+        return text.replace(there, instead)
 
     return changed
 
@@ -205,6 +212,16 @@ def count_permits() -> None:
         return evolve(made(*arguments), slots=None)
 
     _replace(lock_spec.LockSpec, "of", without_slots)
+
+
+@guard("readers that look at the writer")
+def pass_over_writers() -> None:
+    """Let readers in whatever a writer has."""
+    from relock import _scripts
+
+    text = "  if writer and not is_own(writer, owner) then\n"
+    _replace(_scripts, "_fragment", _with(_scripts._fragment, "take_read", text, "  if false then\n"))
+    _scripts.load.cache_clear()
 
 
 @guard("threads that renew for tasks")

@@ -43,6 +43,7 @@ class Job:
         tries: how often an acquire waits for a moment only, or not at all.
         several: the part of the turns in which a worker takes two locks at once, by `lock_all`.
         limit: the limit of the semaphores that `locks` name; 0 if they name locks.
+        reads: the part of the turns in which a worker reads; 0 if there are no readers.
         caches: the number of entries that each cache of relock may have, or None for relock's own bound.
         has_loop: its workers are tasks of an event loop, instead of threads.
         weakened: the guard that is taken out (see `chaos.weakened`), or None.
@@ -65,6 +66,7 @@ class Job:
     nested: float = 0.2
     several: float = 0.0
     limit: int = 0
+    reads: float = 0.0
     caches: int | None = None
     has_loop: bool = False
     weakened: str | None = None

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+from sim.doors import limited, reading, several
 from sim.liveness import closing, ended, mass, strange, stuck
 from sim.plan import Plan
-from sim.special import apart, crossed, limited, moved, plan_of, several, trusted
+from sim.special import apart, crossed, moved, plan_of, trusted
 from sim.test_seeds import USUAL
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -28,6 +29,7 @@ KINDS = {
     "many waits end at one moment": mass,
     "callers take several locks": several,
     "callers take permits of one semaphore": limited,
+    "callers read and write": reading,
 }
 
 

@@ -12,9 +12,10 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from attrs import frozen
 from support.virtual_actor import VirtualActor
 
-from relock import AsyncClient, AsyncLock, AsyncMultiLock, Client
+from relock import AsyncClient, AsyncLock, AsyncMultiLock, AsyncReadLock, AsyncWriteLock, Client
 from relock._owner import Owner, running_loop
 from relock._runtime.aio.foreground import current_task as current_owner
 from relock.aio_lock import AsyncDoor
@@ -157,6 +158,14 @@ class _ActorsMultiLock(_ByActor, AsyncMultiLock):
     """Several locks of an actor as one."""
 
 
+class _ActorsReadLock(AsyncReadLock, _ByActor):
+    """Lock of an actor that reads."""
+
+
+class _ActorsWriteLock(_ByActor, AsyncWriteLock):
+    """Lock of an actor that writes."""
+
+
 class TaskLock:
     """An `AsyncLock`, several as one, or an `AsyncPermit`, as workers use a `Lock`."""
 
@@ -172,6 +181,10 @@ class TaskLock:
     def release(self) -> None:
         """Release one level, by the actor."""
         self.actor.do(self._lock.release)
+
+    def downgrade(self) -> None:
+        """Let the actor be a reader in place of a writer."""
+        self.actor.do(self._lock.downgrade)
 
     def extend(self, ttl: float | None = None) -> Any:
         """Renew the actor's hold now."""
@@ -194,6 +207,14 @@ class TaskSemaphore(TaskLock):
         return permit and TaskLock(permit, self.actor)
 
 
+@frozen
+class TaskRWLock:
+    """The two sides of an `AsyncRWLock`, as workers use those of an `RWLock`."""
+
+    read: TaskLock
+    write: TaskLock
+
+
 class ClientOfActors:
     """A client whose process runs a loop, as workers use a `Client`.
 
@@ -204,11 +225,15 @@ class ClientOfActors:
         client: the session's client.
         name: with the seed, it decides everything about loops; so all other choices are as in a run without loops.
         limit: the limit of the semaphore that tasks use in place of the lock, if any.
+        reads: whether tasks use a read-write lock.
     """
 
-    def __init__(self, client: Client, process: Process, name: str, *, limit: int | None = None) -> None:
+    def __init__(
+        self, client: Client, process: Process, name: str, *, limit: int | None = None, reads: bool = False
+    ) -> None:
         self._process = process
         self._limit = limit
+        self._reads = reads
         self._random = Random(f"loop {process.world.seed} {name}")
         self._client = AsyncClient(client)
         self._loop = self._make_loop()
@@ -254,6 +279,8 @@ class ClientOfActors:
     async def _hold(self) -> None:
         client, limit = self._client, self._limit
         door: Any = client.lock(LOCK) if limit is None else client.semaphore(LOCK, limit)
+        if self._reads and self._random.random() < 0.5:
+            door = client.rwlock(LOCK).read
         async with door:
             await asyncio.sleep(CLOSED_SECONDS)
 
@@ -280,6 +307,14 @@ class ClientOfActors:
         lock = _ActorsLock(self._client, made._spec, cancel_on_lost=False)
         lock.actor = actor
         return TaskLock(lock, actor)
+
+    def rwlock(self, name: str, **options: Any) -> TaskRWLock:
+        """Return a read-write lock that the actor of the caller uses."""
+        made, actor = self._client.rwlock(name, **options), self.actor()
+        read = _ActorsReadLock(self._client, made.read._spec, cancel_on_lost=False)
+        write = _ActorsWriteLock(self._client, made.write._spec, made.write._reading, cancel_on_lost=False)
+        read.actor = write.actor = actor
+        return TaskRWLock(TaskLock(read, actor), TaskLock(write, actor))
 
     def semaphore(self, name: str, limit: int, **options: Any) -> TaskSemaphore:
         """Return a semaphore that the actor of the caller uses."""

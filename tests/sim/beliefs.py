@@ -31,6 +31,7 @@ class Belief:
     kept_until: float = NEVER  # the true time until which masters may keep it for such an owner
     was_lost: bool = False  # its owner did not believe in it at some moment
     cap: int = 1  # the largest limit that may have been in force when the permit was granted
+    shares: bool = False  # its owner reads, or is becoming a reader: other readers may have the lock as well
 
     def is_believed(self) -> bool:
         """Return whether the hold's owner believes now that it has the lock; note when it does not."""
@@ -45,7 +46,8 @@ class Belief:
 class Call:
     """A call of acquire: its time, the waiters that were queued by then, and the largest token so far.
 
-    It asks for so many `permits` of a semaphore with this `limit`; a lock is like a semaphore with one permit.
+    It asks for so many `permits` of a semaphore with this `limit`; a lock is like a semaphore with one permit. It
+    `reads` if it asks for a lock as a reader; `beside` is the belief of the same owner as the writer, if there is one.
     """
 
     process: Process
@@ -57,6 +59,8 @@ class Call:
     fair: bool = True
     permits: int = 1
     limit: int = 1
+    reads: bool = False
+    beside: Belief | None = None
 
 
 def queued(sessions: Iterable[tuple[Process, Session]], keys: LockKeys) -> tuple[tuple[Process, Waiter], ...]:

@@ -411,7 +411,7 @@ BUGS = [
         "src/relock/client.py",
         "        self._session.closed = parents.closed\n",
         "        self._session.closed = parents.closed\n        self._session.holds = parents.holds\n",
-        seed=1227,
+        seed=1394,
     ),
     Bug(
         "a forked child keeps its parent's connections",
@@ -739,7 +739,7 @@ BUGS = [
         "lua/_lib/fit.lua",
         "view.slots[slot] or slot >= cap then",
         "view.slots[slot] then",
-        seed=4129,
+        seed=4784,
     ),
     Bug(
         "several permits count as one",
@@ -784,13 +784,6 @@ BUGS = [
         seed=1057,
     ),
     Bug(
-        "one that takes a permit wakes nobody, though more are free",
-        "lua/_lib/take_permit.lua",
-        "  pass_on(permits, queue, waiters, limit, view.used + n, nil)\n",
-        "",
-        seed=3780,
-    ),
-    Bug(
         "newcomers pass the queue of a semaphore",
         "lua/_lib/take_permit.lua",
         "if fair == '1' then",
@@ -831,6 +824,169 @@ BUGS = [
         "PermitKey(next(serials), caller.name)",
         "PermitKey(0, caller.name)",
         seed=1017,
+    ),
+    # Only runs in which callers read and write find these.
+    Bug(
+        "a reader does not look at the writer",
+        "lua/_lib/take_read.lua",
+        "  if writer and not is_own(writer, owner) then",
+        "  if false then",
+        seed=1027,
+    ),
+    Bug(
+        "a writer takes over a lock that one reader has",
+        "lua/_lib/take.lua",
+        "  if holder then\n    return nil, holder\n",
+        "  if holder and not is_reader(holder) then\n    return nil, holder\n",
+        seed=1027,
+    ),
+    Bug(
+        "a reader is reaped before its lease has ended",
+        "lua/_lib/leases.lua",
+        "'-inf', digits(math.floor(now_us / 1000)), 'LIMIT'",
+        "'-inf', digits(math.floor(now_us / 1000) + 500), 'LIMIT'",
+        seed=1195,
+    ),
+    Bug(
+        "one reader's renewal lengthens all",
+        "lua/read_extend.lua",
+        "keep_lease(lock, leases, owner, lease_ms, now_us)\n",
+        (
+            "for _, name in ipairs(redis.call('HKEYS', lock)) do\n"
+            "  keep_lease(lock, leases, name, lease_ms, now_us)\n"
+            "end\n"
+        ),
+        seed=1242,
+    ),
+    Bug(
+        "a reader passes a writer that waits",
+        "lua/_lib/take_read.lua",
+        "    if has_writer_ahead(queue, waiter) then",
+        "    if false then",
+        seed=1039,
+    ),
+    Bug(
+        "a writer that leaves wakes no reader",
+        "lua/release.lua",
+        "    drop_overdue(queue, waiters, now_us)\n    wake_reader(lock, queue, waiters, nil)\n",
+        "    drop_overdue(queue, waiters, now_us)\n",
+        seed=1242,
+    ),
+    Bug(
+        "any reader may have the lock beside a writer of its client",
+        "lua/_lib/readers.lua",
+        "  return stem ~= nil and string.match(writer, '^[^@~&#]*') == client .. ':' .. stem",
+        "  return string.match(writer, '^[^:]*') == string.match(owner, '^[^:]*')",
+        seed=1027,
+    ),
+    Bug(
+        "a downgrade ends the writer's hold first",
+        f"{CORE}/readers.py",
+        "    outcome = yield from acquire_read(calls, reader, reading, who, hold.deadline, count=levels)\n",
+        (
+            "    yield from calls.release(writer, spec, who, levels=0)\n"
+            "    outcome = yield from acquire_read(calls, reader, reading, who, hold.deadline, count=levels)\n"
+            "    return outcome\n"
+        ),
+        seed=1039,
+    ),
+    Bug(
+        "the lock is handed over while readers remain",
+        "lua/read_release.lua",
+        "    if redis.call('EXISTS', lock) == 1 then\n",
+        "    if false then\n",
+        seed=1039,
+    ),
+    Bug(
+        "a writer hands over a lock that it still has as a reader",
+        "lua/release.lua",
+        "  if kept == 1 and hand == '1'",
+        "  if hand == '1'",
+        seed=1227,
+    ),
+    Bug(
+        "a lock's keys end with the wrong reader's lease",
+        "lua/_lib/readers.lua",
+        "redis.call('ZREVRANGE', leases, 0, 0, 'WITHSCORES')[2]",
+        "redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2]",
+        seed=2887,
+    ),
+    Bug(
+        "a reader may ask to write",
+        f"{CORE}/own.py",
+        "    if not spec.is_shared:\n",
+        "    if not spec.is_shared:\n        return ALONE\n    if False:\n",
+        seed=1027,
+    ),
+    Bug(
+        "a reader's token may be below that of its own hold as a writer",
+        f"{CORE}/own.py",
+        "    if not hold.settled and spec.quorum > 1:\n",
+        "    if False:\n",
+        seed=3890,
+    ),
+    Bug(
+        "a reader is healed beside another owner's writer",
+        "lua/read_heal.lua",
+        "if writer and not is_own(writer, owner) then",
+        "if false then",
+        seed=1195,
+    ),
+    Bug(
+        "a writer is healed beside readers",
+        "lua/heal.lua",
+        "if holder and not is_here then",
+        "if holder and not is_here and not is_reader(holder) then",
+        seed=1795,
+    ),
+    Bug(
+        "a reader that gets in wakes nobody",
+        "lua/_lib/take_read.lua",
+        ("  if not writer and redis.call('EXISTS', queue) == 1 then\n    wake_reader(lock, queue, waiters, nil)\n"),
+        "  if false then\n",
+        seed=1657,
+    ),
+    Bug(
+        "an interrupted downgrade leaves the writer's hold",
+        f"{CORE}/readers.py",
+        "    record.members = [writer]  # from",
+        "    record.members = []  # from",
+        seed=4535,
+    ),
+    Bug(
+        "an interrupted downgrade keeps the reader's levels",
+        f"{CORE}/readers.py",
+        "    record.members = [reader]  # Note",
+        "    record.members = []  # Note",
+        seed=1374,
+    ),
+    Bug(
+        "several levels become one by a downgrade",
+        f"{CORE}/readers.py",
+        "hold.deadline, count=levels)",
+        "hold.deadline, count=1)",
+        seed=1039,
+    ),
+    Bug(
+        "a reader's undone attempt stays",
+        "lua/read_give_back.lua",
+        "local ended = redis.pcall('HDEL', lock, owner) == 1\nredis.pcall('ZREM', leases, owner)\n",
+        "do\n  return 'absent ' .. now\nend\nlocal ended = redis.pcall('HDEL', lock, owner) == 1\n",
+        seed=1027,
+    ),
+    Bug(
+        "the last reader wakes nobody",
+        "lua/read_release.lua",
+        "    else\n      wake_first(lock, queue, waiters, nil)\n",
+        "    else\n      local _ = 0\n",
+        seed=1481,
+    ),
+    Bug(
+        "a reader's token is not above the last",
+        "lua/_lib/take_read.lua",
+        "next_token(token_key, now_us, latest_ms(lock, lease_ms))",
+        "now_us",
+        seed=1195,
     ),
     # Only runs in which clients are closed, or end with their processes, find these.
     Bug(

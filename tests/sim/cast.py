@@ -49,7 +49,7 @@ class Cast:
     def make_client(self, name: str, *, has_loop: bool = False) -> tuple[Process, VirtualClient]:
         """Return a process with a client; chance draws its clock and its options."""
         random, plan = self.world.random, self.plan
-        drawn = plan.wide or plan.moves or plan.permits
+        drawn = plan.wide or plan.moves or plan.permits or plan.sides
         rate, offset = 1 + random.uniform(-RATE_ERROR, RATE_ERROR), random.uniform(0.0, 100_000.0)
         process = Process(self.world, name, rate=rate, offset=offset)
         client = VirtualClient(
@@ -68,7 +68,7 @@ class Cast:
         self.clients.append(client)
         if has_loop:
             limit = max(plan.permits.limits) if plan.permits else None
-            self.doors[process] = ClientOfActors(client, process, name, limit=limit)
+            self.doors[process] = ClientOfActors(client, process, name, limit=limit, reads=plan.sides is not None)
         return process, client
 
     def make_stranger(self, name: str) -> tuple[Process, VirtualClient]:
@@ -116,6 +116,13 @@ class Cast:
         assert permits is not None
         limit, fair = choice(permits.limits), choice(permits.fair)
         return client.semaphore(LOCK, limit, renew=renew, fair=fair, owner=self._owner)
+
+    def rwlock(self, client: Any, *, renew: bool | None = None) -> Any:
+        """Return the read-write lock of the run, with the options that chance draws for this object."""
+        assert self.plan.sides is not None
+        choice, sides = self.world.random.choice, self.plan.sides
+        fair, renew = choice(sides.fair), renew and choice(sides.renew)
+        return client.rwlock(LOCK, renew=renew, fair=fair, owner=self._owner)
 
     def lock(self, client: Any, *, renew: bool | None = None, name: str = LOCK) -> Any:
         """Return the lock that all threads want, with the options that chance draws for this object."""

@@ -1,10 +1,10 @@
 """Leftovers of ended holds and attempts, on masters and in processes: there must be none."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from relock._core.quorum import quorum_of
 from relock._keys import LockKeys, PermitKeys, lock_keys
-from relock._owner import client_name, waiter_name
+from relock._owner import READ_MARK, client_name, stem_of, waiter_name
 from relock._runtime.session.session import Session
 from relock.testing._process import Process
 from relock.testing._server import Server
@@ -20,12 +20,15 @@ LOCK_KEY = LOCK_KEYS.lock
 
 def holds_on(server: Server, keys: LockKeys) -> dict[bytes, float]:
     """Return the owners that have the lock, or permits, on a master, and how long (s) their leases last there."""
-    found: Iterable[bytes] = server.master.contents(keys.lock) or ()
+    found: Collection[bytes] = server.master.contents(keys.lock) or ()
+    left = {}
     if not isinstance(keys, PermitKeys):
-        left = server.master.read("PTTL", keys.lock) / 1000
-        return dict.fromkeys(found, left)
+        seconds = server.master.read("PTTL", keys.lock) / 1000
+        left = {owner: seconds for owner in found if READ_MARK not in owner}
+        if len(left) == len(found):
+            return left
     now_ms, ends = server.clock_us() // 1000, dict(server.master.contents(keys.leases) or ())
-    return {owner: (ends[owner] - now_ms) / 1000 for owner in found if ends.get(owner, 0) > now_ms}
+    return left | {owner: (ends[owner] - now_ms) / 1000 for owner in found if ends.get(owner, 0) > now_ms}
 
 
 def is_of(session: Session, owner: bytes) -> bool:
@@ -45,7 +48,7 @@ def undone(
         if left:
             yield f"{server.name} still has {left} of those who live"
     for process, session in sessions:
-        held = [hold for hold in session.holds.copy().values() if hold.keys == keys and hold.loss is None]
+        held = [hold for hold in session.holds.copy().values() if hold.keys.lock == keys.lock and hold.loss is None]
         if not process.is_dead and (held or session.hubs.waiters()):
             yield f"{process.name} has or awaits something for nobody"
 
@@ -83,9 +86,24 @@ def miscounted(servers: Sequence[Server], belief: Belief, levels: int) -> Iterat
         kept = b"%d" % (hold.kept if hold.kept >= 0 else -belief.lock.permits)
         right = sum(isinstance(found, dict) and found.get(hold.owner) == kept for found in counts)
     else:
-        right = sum(isinstance(found, dict) and found == {hold.owner: b"%d" % levels} for found in counts)
+        right = sum(isinstance(found, dict) and _counts(found, hold.owner, levels) for found in counts)
     if right < quorum_of(len(servers)):
         yield f"{belief.process.name} has {levels} levels, but the masters say {counts}"
+
+
+def _counts(found: dict[bytes, bytes], owner: bytes, levels: int) -> bool:
+    """Return whether a master has this count for an owner, and no other owner that may not have the lock beside it."""
+    others = [one for one in found if one != owner and not may_be_beside(one, owner)]
+    return found.get(owner) == b"%d" % levels and not others
+
+
+def may_be_beside(one: bytes, other: bytes) -> bool:
+    """Return whether two names may have the lock together: both are readers', or of one owner that reads and writes."""
+    if READ_MARK in one and READ_MARK in other:
+        return True
+    writer, reader = sorted((one, other), key=lambda name: READ_MARK in name)
+    beside = waiter_name(reader).partition(READ_MARK)[2]
+    return client_name(writer) == client_name(reader) and beside == stem_of(writer)
 
 
 def given_to(

@@ -68,12 +68,16 @@ class Limits:
     overrides: list[Override] = field(factory=list)
 
     def begins(self, limit: int, seconds: float) -> Override:
-        """Note that an operator asks for a limit; 0 s end the overrides before it."""
+        """Note that an operator asks for a limit; 0 s end the overrides before it.
+
+        While an earlier request is under way, it may arrive later than this one, and end sooner.
+        """
         now, drift = self.world.now, DRIFT_PART * seconds
+        is_alone = all(one.sure_from <= now or one.begins + LATE_SECONDS < now for one in self.overrides)
         for one in self.overrides:
             one.sure_until = min(one.sure_until, now)
         lasts = seconds + drift + LATE_SECONDS if seconds else 0.0
-        one = Override(limit, now, now + lasts, now + seconds - drift)
+        one = Override(limit, now, now + lasts, now + seconds - drift if is_alone else now)
         self.overrides.append(one)
         return one
 

@@ -118,6 +118,26 @@ class Permits:
 
 
 @frozen
+class Sides:
+    """Part of a plan in which callers read and write.
+
+    Attributes:
+        reads: how likely a turn begins with reading.
+        inside: how likely a holder takes another step: one more level, the other side, a downgrade, a request that must
+            fail.
+        fair: each lock object draws one of these.
+        renew: each lock object draws one of these.
+        handoffs: each client draws one of these.
+    """
+
+    reads: float
+    inside: float
+    fair: tuple[bool, ...]
+    renew: tuple[bool, ...]
+    handoffs: tuple[Handoff, ...]
+
+
+@frozen
 class Plan:
     """One run.
 
@@ -139,6 +159,7 @@ class Plan:
         moves: how masters move; None in most runs.
         several: the locks that callers take together; None in most runs, which have one lock.
         permits: how callers use a semaphore in place of the lock; None in most runs.
+        sides: how callers use the two sides of a read-write lock; None in most runs.
         names: how many other locks each process uses at most, with caches that are too small for so many.
         loops: the numbers of the clients that are used by tasks of an event loop.
         closes: how likely a client is closed when one of its threads has just released the lock; another one follows.
@@ -173,6 +194,7 @@ class Plan:
     moves: Moves | None = None
     several: Several | None = None
     permits: Permits | None = None
+    sides: Sides | None = None
     names: int = 0
     closes: float = 0.0
     ends_at: float = 0.0

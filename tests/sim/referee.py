@@ -134,11 +134,15 @@ class Referee:
 
     def called(self, process: Process, timeout: float, *, fair: bool = True) -> Call:
         """Note that a thread asks for the lock; the waiters that are queued by now are ahead of it."""
-        ahead = queued(self._sessions, self.keys)
+        ahead = self._queued()
         call = Call(process, self.world.now, process.local(), timeout, ahead, self._highest, fair)
         if timeout:
             self.idle.waiting[call] = None
         return call
+
+    def _queued(self) -> tuple[tuple[Process, Waiter], ...]:
+        """Return the waiters that are queued by now."""
+        return queued(self._sessions, self.keys)
 
     def over(self, call: Call) -> None:
         """Note that a call has ended, in whatever way."""
@@ -344,9 +348,16 @@ class Referee:
     def _are_rivals(self, believers: list[Belief]) -> bool:
         """Return whether two holds are believed in against relock's promises: no clock and no move excuses either."""
         return any(
-            not self._is_deceived(one, other) and not self._is_deceived(other, one) and not self._are_apart(one, other)
+            not self._may_share(one, other)
+            and not self._is_deceived(one, other)
+            and not self._is_deceived(other, one)
+            and not self._are_apart(one, other)
             for one, other in combinations(believers, 2)
         )
+
+    def _may_share(self, one: Belief, other: Belief) -> bool:  # noqa: ARG002
+        """Return whether two owners may have the lock at the same time."""
+        return False
 
     def _are_apart(self, one: Belief, other: Belief) -> bool:
         """Return whether both owners may have the lock, because one hold was lost when a master moved."""
@@ -387,7 +398,11 @@ class Referee:
             if process.is_dead or self._is_served(waiter):
                 continue
             if still_waits(session, waiter, masters_move=self.plan.moves is not None):
-                self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
+                self._passes(call, session, waiter)
+
+    def _passes(self, call: Call, session: Session, waiter: Waiter) -> None:  # noqa: ARG002
+        """Judge that a call got the lock while a waiter still waits that was queued before the call came."""
+        self.violate(f"{call.process.name} passed {waiter.owner.decode()}, which was queued before it came")
 
     def _is_served(self, waiter: Waiter) -> bool:  # noqa: ARG002
         """Return whether the masters have served a waiter, though others may be served after it and sooner."""

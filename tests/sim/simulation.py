@@ -30,6 +30,7 @@ from sim.given import Given
 from sim.moves import Mover
 from sim.permits import PermitReferee
 from sim.plan import CALM_SECONDS, Moves, Plan
+from sim.read_write import ReadWriteReferee
 from sim.referee import Referee
 from sim.replication import ReplicatedServer
 from sim.several import Progress, SeveralReferee
@@ -199,6 +200,8 @@ def _judges(world: World, servers: Sequence[ReplicatedServer], plan: Plan) -> tu
     """Return the referee, with those of all locks, and the judge of progress if callers take several locks."""
     if plan.permits is not None:
         return PermitReferee(world, servers, plan), None
+    if plan.sides is not None:
+        return ReadWriteReferee(world, servers, plan), None
     if plan.several is None:
         return Referee(world, servers, plan), None
     first = SeveralReferee(world, servers, plan)

@@ -8,22 +8,19 @@ from random import Random
 from attrs import evolve
 
 from relock.testing._conditions import Conditions
+from sim.doors import limited, reading, several
 from sim.draws import draw, draw_any
 from sim.liveness import closing, ended, mass, strange, stuck
 from sim.plan import (
     CALLS,
     CALM_SECONDS,
     FAILING_BACK,
-    LOCK,
     MIDDLE_TTL_SECONDS,
     MOVING,
-    OVERRIDE,
     SETTLING_SECONDS,
     TTL_SECONDS,
     Moves,
-    Permits,
     Plan,
-    Several,
     Wide,
 )
 
@@ -34,10 +31,6 @@ CROSSED_PART = 0.06  # of the runs in which no master moves
 TRUSTED_PART = 0.04  # of those that are not crossed either
 APART_PART = 0.03  # of those that are not trusted either
 APART_SECONDS = 20.0  # by which masters' clocks differ from the true time there, at most
-SEVERAL_PART = 0.06  # of the runs that are of no other kind
-LOCKS = (LOCK, "b", "c", "d")  # in runs in which callers take several
-LIMITED_PART = 0.1  # of the runs that are of no other kind, also not of that
-OVERRIDDEN_PART = 0.25  # of the runs with a semaphore
 WIDE_PART = 0.25  # of those that are of no other kind
 LENGTHENED_PART = 0.3  # of the wide runs
 LOOPS_PART = 0.25  # of all clients, in all runs
@@ -88,123 +81,6 @@ def _draw_crossed(random: Random) -> Plan:
         named=False,
         turns=16,
         pause=0.02,
-    )
-
-
-def several(seed: int, part: float = SEVERAL_PART) -> Plan | None:
-    """Return a plan in which callers take several locks; None for most seeds. It is otherwise as most plans are."""
-    random = Random(f"overlapping {seed}")
-    if random.random() >= part:
-        return None
-    names = LOCKS[: random.randint(2, len(LOCKS))]
-    chances = {"whole": random.choice([0.3, 0.6, 0.9]), "alone": random.choice([0.3, 0.7])}
-    (drawn,) = random.choices(list(_SEVERAL_SORTS), list(_SEVERAL_SORTS.values()))
-    return evolve(drawn(random), several=Several(names, **chances))
-
-
-def _draw_closing(random: Random) -> Plan:
-    """Draw clients that are closed."""
-    plan = closing(random.getrandbits(32), 1.0)
-    assert plan is not None
-    return plan
-
-
-def _draw_ended(random: Random) -> Plan:
-    """Draw loops that are closed."""
-    plan = ended(random.getrandbits(32), 1.0)
-    assert plan is not None
-    return plan
-
-
-def _draw_cut_off(random: Random) -> Plan:
-    """Draw calls that are interrupted, or cancelled, at every turn."""
-    return evolve(
-        draw_any(random, ("interrupt",), is_calm=True),
-        masters=random.choice([1, 1, 3]),
-        clients=3,
-        turns=8,
-        stays=(0.0, 0.01, 0.3),
-        timeouts=random.choice([(0.0, 0.05, 0.5), (0.05, 20.0)]),
-        faults=6.0,
-        fault_pause=0.03,
-        renew=random.random() < 0.8,
-    )
-
-
-def limited(seed: int, part: float = LIMITED_PART) -> Plan | None:
-    """Return a plan in which callers take permits of a semaphore; None for most seeds."""
-    random = Random(f"limited {seed}")
-    if random.random() >= part:
-        return None
-    (drawn,) = random.choices(list(_LIMITED_SORTS), list(_LIMITED_SORTS.values()))
-    plan = drawn(random)
-    if random.random() < OVERRIDDEN_PART:
-        plan = evolve(plan, kinds=(*plan.kinds, OVERRIDE))
-    limit = random.randint(1, min(5, max(1, plan.clients * plan.threads - 1)))
-    limits = (limit,) if random.random() < 0.75 else (limit, random.randint(1, 5))
-    return evolve(
-        plan,
-        permits=Permits(
-            limits,
-            most=random.choice([1, 1, 2, 3, 5]),
-            more=random.choice([0.0, 0.0, 0.3]),
-            fair=(True, False) if random.random() < 0.1 else (plan.fair,),
-            handoffs=random.choice([("grant",), ("grant",), ("grant", "wake")]),
-        ),
-    )
-
-
-def _draw_crowd(random: Random) -> Plan:
-    """Draw many callers, so that several wait for each permit, with hardly any faults."""
-    kinds = random.choice([(), (), ("crash client",), ("interrupt",), ("force release",)])
-    return evolve(
-        draw_any(random, kinds, is_calm=True),
-        masters=random.choice([1, 1, 3, 3, 5]),
-        clients=random.choice([3, 4]),
-        threads=random.choice([2, 3]),
-        turns=6,
-        begins=CALM_SECONDS,
-        faults=CALM_SECONDS + 6.0,
-        stays=random.choice([(0.0, 0.001, 0.01), (0.01, 0.3), (0.3, 1.6)]),
-        timeouts=random.choice([(3.0, 20.0), (0.05, 20.0)]),
-        pause=random.choice([0.02, 0.2]),
-    )
-
-
-def _draw_lacking(random: Random) -> Plan:
-    """Draw permits that one master lacks, and that are renewed while others try to get one."""
-    kinds = random.choice([("partition",), ("flush",), ("crash", "restart old"), ("partition", "flush")])
-    return evolve(
-        draw_any(random, kinds, is_calm=True),
-        masters=3,
-        clients=random.choice([3, 4]),
-        threads=random.choice([1, 2]),
-        turns=6,
-        begins=TTL_SECONDS,
-        faults=6.0,
-        fault_pause=0.4,
-        lasting=(0.2, 0.8),
-        stays=(0.3, 1.01 * TTL_SECONDS / 3, 1.6),
-        timeouts=(0.0, 0.05, 0.5),
-        renew=True,
-        pause=0.1,
-    )
-
-
-def _draw_dying(random: Random) -> Plan:
-    """Draw holders that die while others wait, so that only the ends of their leases free their permits."""
-    return evolve(
-        draw_any(random, ("crash client", "crash client", "change rate"), is_calm=True),
-        masters=random.choice([1, 1, 3]),
-        clients=5,
-        threads=random.choice([1, 2]),
-        turns=5,
-        begins=CALM_SECONDS,
-        faults=CALM_SECONDS + 4.0,
-        fault_pause=2.0,
-        stays=(0.3, 1.6),
-        timeouts=(3.0, 20.0),
-        renew=random.random() < 0.7,
     )
 
 
@@ -413,16 +289,6 @@ def _draw_lengthened(random: Random) -> Plan:
     )
 
 
-_SEVERAL_SORTS = {draw: 0.6, _draw_cut_off: 0.25, _draw_ended: 0.05, _draw_closing: 0.1}
-_LIMITED_SORTS = {
-    draw: 0.35,
-    _draw_crowd: 0.25,
-    _draw_lacking: 0.1,
-    _draw_dying: 0.1,
-    _draw_cut_off: 0.1,
-    _draw_ended: 0.05,
-    _draw_closing: 0.05,
-}
 _MOVED_SORTS = {_draw_moved: 0.4, _draw_planned: 0.2, _draw_failed_back: 0.4}
 # The first with a plan decides.
-_KINDS = (moved, crossed, trusted, apart, stuck, ended, closing, strange, mass, several, limited)
+_KINDS = (moved, crossed, trusted, apart, stuck, ended, closing, strange, mass, several, limited, reading)

@@ -398,6 +398,7 @@ SNIPPETS = [
     "redis.call('SET', KEYS[1], 'v') error('stop')",
     "error({ err = 'MINE of my own' })",
     "return redis.pcall('PUBLISH', 'nobody', 'hello')",
+    "return redis.pcall('PUBSUB', 'NUMSUB', 'nobody')",
     "return #redis.call('TIME') .. type(redis.call('TIME')[1])",
     "return unknown",
     "unknown = 1",

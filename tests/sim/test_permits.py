@@ -13,12 +13,12 @@ from relock.testing._process import Process
 from relock.testing._server import Server
 from relock.testing._world import World
 from sim.beliefs import Belief, Call
+from sim.doors import LIMITED_PART, limited
 from sim.draws import draw
 from sim.idle import HAND_OFF_SECONDS
 from sim.permits import LATE_SECONDS, SEMAPHORE_KEYS, PermitReferee
 from sim.plan import OVERRIDE, Permits
 from sim.simulation import Simulation
-from sim.special import LIMITED_PART, limited
 
 FOREVER = 1000.0
 PLAN = evolve(draw(Random(0)), renew=True)
@@ -118,6 +118,15 @@ def test_an_operator_lowers_the_limit_once_a_quorum_has_the_override(game: Game)
     assert game.pass_time(1.0) == []
     game.grant(1, 3)
     assert any("got slot 1, and there are 1" in one for one in game.referee.violations)
+
+
+def test_of_two_overrides_at_a_time_the_first_may_come_last_and_end_sooner(game: Game) -> None:
+    for limit, seconds in ((0, 0.5), (1, 10.0)):
+        game.referee.limits.begins(limit, seconds)
+    for one in game.referee.limits.overrides:
+        game.referee.limits.is_set(one)
+    game.world.run(5.0)
+    assert game.referee.limits.within(2, 5.0) == {1, 2}
 
 
 def test_an_operator_raises_the_limit_for_a_time(game: Game) -> None:

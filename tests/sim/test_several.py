@@ -15,12 +15,12 @@ from relock.testing._process import Process
 from relock.testing._server import Server
 from relock.testing._world import World
 from sim.beliefs import Belief, Call
+from sim.doors import LOCKS, SEVERAL_PART, several
 from sim.draws import draw
 from sim.idle import HAND_OFF_SECONDS
 from sim.plan import CLOSE_LOOP, Several
 from sim.several import Progress, SeveralReferee, Want
 from sim.simulation import Simulation
-from sim.special import LOCKS, SEVERAL_PART, several
 
 NAMES = LOCKS[:3]
 

@@ -19,6 +19,8 @@ from sim.cast import Cast
 from sim.permit_turns import PermitTurns
 from sim.permits import PermitReferee
 from sim.plan import Wide
+from sim.read_write import ReadWriteReferee
+from sim.read_write_turns import ReadWriteTurns
 from sim.referee import COUNT_SECONDS, Referee
 from sim.several import Progress
 from sim.several_turns import SeveralTurns
@@ -96,6 +98,8 @@ class Turns:
             self._take = SeveralTurns(progress, *around).take
         elif isinstance(referee, PermitReferee):
             self._take = PermitTurns(referee, *around).take
+        elif isinstance(referee, ReadWriteReferee):
+            self._take = ReadWriteTurns(referee, *around).take
 
     def start(self, made: tuple[Process, VirtualClient]) -> None:
         """Start the threads of a client that was just made."""

@@ -27,7 +27,7 @@ from relock._core.host import Host, WaiterRegister
 from relock._core.interrupts import Interrupted
 from relock._core.lock_spec import LockSpec
 from relock._core.loops import let_in
-from relock._core.own import beside_own
+from relock._core.own import ALONE, beside_own
 from relock._core.quorum import (
     NEVER,
     Grant,
@@ -97,8 +97,7 @@ class Calls:
             RuntimeError: another task of the caller's event loop uses the thread's hold.
             UpgradeError: the caller asks as a writer, and has the lock as a reader.
         """
-        host = self._host
-        key = (spec.keys.name, who.key)
+        host, key = self._host, (spec.keys.name, who.key)
         if who.takes_turns and not host.gates.try_enter(record, key, record.task or host.platform.current()):
             came_at = host.clock()
             if not (yield from self._enter_gate(record, spec, key, until)):
@@ -108,8 +107,9 @@ class Calls:
             yield from self._nest(record, hold, spec.options, count)
             outcome = None
         else:
-            beside = beside_own(host, spec, who) if spec.is_shared or host.holds.had_readers else b""
-            outcome = yield from self._take(record, spec, who, until, count=count, beside=beside)
+            is_plain = not (spec.is_shared or host.holds.had_readers)
+            beside, failed = ALONE if is_plain else (yield from beside_own(host, spec, who))
+            outcome = failed or (yield from self._take(record, spec, who, until, count=count, beside=beside))
         if record.gate is not None:
             record.completed = (host.holds.get(key) if outcome is None else None), count
             host.gates.leave(record)

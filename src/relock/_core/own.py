@@ -8,15 +8,24 @@ downgrade, and no moment is without a hold.
 The other way round is an error. A reader that waits for all readers to end waits for itself.
 """
 
+from relock._core.call_record import CallFlow
+from relock._core.flows.acquire import write_token
+from relock._core.hold import FOREVER
 from relock._core.host import Host
 from relock._core.lock_spec import LockSpec
+from relock._core.quorum import NoQuorum
 from relock._errors import UpgradeError
 from relock._owner import Owner, ReadKey, stem_of
 from relock._scripts import load
 
+ALONE: tuple[bytes, NoQuorum | None] = b"", None
 
-def beside_own(host: Host, spec: LockSpec, who: Owner) -> bytes:
+
+def beside_own(host: Host, spec: LockSpec, who: Owner) -> CallFlow[tuple[bytes, NoQuorum | None]]:
     """Return how a reader's name ends that has the lock as a writer already: it says which writer. Else return nothing.
+
+    The token of a reader is above those of earlier writers, also of its own hold. If the masters gave that hold
+    different tokens, a quorum must know its token first; else return the outcome as well.
 
     Raises:
         UpgradeError: the caller asks as a writer, and has the lock as a reader.
@@ -27,14 +36,17 @@ def beside_own(host: Host, spec: LockSpec, who: Owner) -> bytes:
         holds.had_readers = True
     hold = holds.get((name, who.key.owner if isinstance(who.key, ReadKey) else ReadKey(who.key)))
     if hold is None or hold.count == 0:
-        return b""
+        return ALONE
     host.check_valid(hold)
-    if spec.is_shared:
-        # The script for readers knows their leases: the writer's lease, if it is longer, ends with the writer.
-        hold.end_with(load("read_release"))
-        return stem_of(hold.owner)
-    raise UpgradeError(
-        f"the caller has {name!r} as a reader, and would wait for itself as a writer: release the read lock first, or "
-        "take the write lock first and the read lock inside",
-        lock=name,
-    )
+    if not spec.is_shared:
+        raise UpgradeError(
+            f"the caller has {name!r} as a reader, and would wait for itself as a writer: release the read lock first, "
+            "or take the write lock first and the read lock inside",
+            lock=name,
+        )
+    # The script for readers knows their leases: the writer's lease, if it is longer, ends with the writer.
+    hold.end_with(load("read_release"))
+    failed = None
+    if not hold.settled and spec.quorum > 1:
+        failed = yield from write_token(spec, hold.token, hold.deadline, host.clock, FOREVER)
+    return stem_of(hold.owner), failed

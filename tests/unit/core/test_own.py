@@ -1,12 +1,17 @@
 """Two holds of one owner on one lock: what a caller that has the one may ask of the other."""
 
+from typing import Any
+
 import pytest
 from support.instructions import Interrupt
 from support.pure_host import JOB, OPTIONS, PureHost
 
 from relock import LockLostError, UpgradeError
-from relock._core.call_record import CallRecord
-from relock._core.own import beside_own
+from relock._core.call_record import CallFlow, CallRecord
+from relock._core.effects import Ask, Failure
+from relock._core.hold import Hold
+from relock._core.own import ALONE, beside_own
+from relock._core.quorum import NoQuorum, judge
 from relock._core.readers import acquire_read, downgrade, release_read
 from relock._owner import Owner, ReadKey, as_reader, named, stem_of
 
@@ -59,17 +64,17 @@ def test_an_owner_as_a_reader_is_itself_but_for_its_key_and_stays_one() -> None:
 def test_a_caller_without_a_hold_is_beside_nothing() -> None:
     host = Readers()
     assert not host.holds.had_readers
-    assert beside_own(host, host.spec, JOB) == b""
+    assert host.do(beside_own(host, host.spec, JOB)) == ALONE
     assert not host.holds.had_readers
-    assert beside_own(host, host.reading, READER) == b""
+    assert host.do(beside_own(host, host.reading, READER)) == ALONE
     assert host.holds.had_readers
 
 
 def test_a_reader_is_beside_its_own_writer_only() -> None:
     host = Readers()
     writer = host.take(1)
-    assert beside_own(host, host.reading, READER) == stem_of(writer.owner) == b"job.1"
-    assert beside_own(host, host.reading, as_reader(named("other"))) == b""
+    assert host.do(beside_own(host, host.reading, READER)) == (stem_of(writer.owner), None) == (b"job.1", None)
+    assert host.do(beside_own(host, host.reading, as_reader(named("other")))) == ALONE
     host.read()
     assert host.holds["a", READER.key].owner.endswith(b"&job.1")
     host.leave_read()
@@ -147,3 +152,41 @@ def test_an_interrupted_downgrade_leaves_a_writer_or_a_reader(struck: str, level
     host.interrupted.undo_acquire_again(record)
     assert host.both() == levels
     assert not record.gate
+
+
+FENCED = [b"fenced", 0]
+SILENT = Failure("c", "silent")
+
+
+def read_inside(masters: int, *tokens: int) -> CallFlow[tuple[bytes, NoQuorum | None]]:
+    """Let a caller ask to read that is the writer; the masters have given it these tokens."""
+    host = PureHost(masters)
+    answers = [([b"granted", 0, token],) for token in tokens]
+    grant: Any = judge(answers, host.spec.masters, host.now + 10.0, host.now)
+    host.holds["a", JOB.key] = Hold(host.spec, b"me:17@3000", JOB, grant, 1)
+    return beside_own(host, host.spec.for_readers(OPTIONS), as_reader(JOB))
+
+
+def test_the_token_is_written_where_masters_gave_different_ones() -> None:
+    flow = read_inside(3, 5, 6, 9)
+    ask = next(flow)
+    assert isinstance(ask, Ask)
+    assert [(call.script.name, call.own.split(b"\r\n")[1]) for call in ask.calls] == [("fence", b"9")]
+    with pytest.raises(StopIteration) as end:
+        flow.send([(FENCED,), (FENCED,), (SILENT,)])
+    assert end.value.value == (b"17", None)
+
+
+def test_too_few_masters_with_the_token_are_no_quorum() -> None:
+    flow = read_inside(3, 5, 6, 9)
+    next(flow)
+    with pytest.raises(StopIteration) as end:
+        flow.send([(FENCED,), (SILENT,), (SILENT,)])
+    assert isinstance(end.value.value[1], NoQuorum)
+
+
+@pytest.mark.parametrize("tokens", [(7,), (7, 7, 7)])
+def test_nobody_is_asked_where_all_masters_gave_that_token(tokens: tuple[int, ...]) -> None:
+    with pytest.raises(StopIteration) as end:
+        next(read_inside(len(tokens), *tokens))
+    assert end.value.value == (b"17", None)

@@ -25,5 +25,5 @@ def accept(
         return granted
     if is_token_safe(granted, lease_ms(min(grant.lease for grant in grants))):
         return granted
-    outcome = yield from write_token(spec, granted, clock, until)
-    return outcome if isinstance(outcome, Grant) else None
+    failed = yield from write_token(spec, granted.token, granted.end, clock, until)
+    return None if failed else granted

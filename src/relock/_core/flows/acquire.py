@@ -88,7 +88,8 @@ def attempt(spec: LockSpec, call: Call, clock: Clock, until: float, first: First
             break
         before = answers
     if outcome.__class__ is Grant and len(answers) > 1 and not is_token_safe(outcome, int(spec.templates.lease_ms)):
-        outcome = yield from write_token(spec, outcome, clock, until)
+        failed = yield from write_token(spec, outcome.token, outcome.end, clock, until)
+        outcome = failed or outcome
     return outcome, answers, sent_at
 
 
@@ -121,15 +122,18 @@ def _is_conclusive(answer: Answer) -> bool:
     return answer[0].__class__ is list and not is_status(answer[0], b"void")
 
 
-def write_token(spec: LockSpec, grant: Grant, clock: Clock, until: float) -> Generator[Effect, Any, Outcome]:
-    """Write the token to a quorum before the caller uses it, because the masters' clocks differ by a lease or more.
+def write_token(
+    spec: LockSpec, token: int, end: float, clock: Clock, until: float
+) -> Generator[Effect, Any, NoQuorum | None]:
+    """Write a fencing token to a quorum: later grants get larger ones, though the masters' clocks differ by a lease.
 
-    `until` is when the caller gives up. Return the grant, or a `NoQuorum` if too few masters have the token in time.
+    The hold with this token is valid until `end`; `until` is when the caller gives up. Return None, or the outcome if
+    too few masters have the token in time.
     """
-    call = load("fence").call(spec.keys, fence=grant.token, lease_ms=spec.templates.lease_ms)
-    answers = yield Ask((call,), min(until, grant.end, clock() + spec.node_timeout), is_token_known)
-    if is_token_known(answers) and clock() < grant.end:
-        return grant
+    call = load("fence").call(spec.keys, fence=token, lease_ms=spec.templates.lease_ms)
+    answers = yield Ask((call,), min(until, end, clock() + spec.node_timeout), is_token_known)
+    if is_token_known(answers) and clock() < end:
+        return None
     why = TOO_LATE if is_token_known(answers) else "its fencing token reached no quorum"
     replies = zip([answer[0] for answer in answers], spec.masters, strict=True)
     failures = [reply if isinstance(reply, Failure) else Failure(master, why) for reply, master in replies]
