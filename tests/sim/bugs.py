@@ -642,7 +642,7 @@ BUGS = [
     Bug(
         "heartbeats keep the places of those that cannot act",
         f"{RUNTIME}/background/places.py",
-        "            if not self._turns.has_missed(waiter, now):",
+        "            if waiter.keys.kind == LATCH or not self._turns.has_missed(waiter, now):",
         "            if True:",
         seed=1058,
     ),
@@ -875,8 +875,8 @@ BUGS = [
     Bug(
         "any reader may have the lock beside a writer of its client",
         "lua/_lib/readers.lua",
-        "  return stem ~= nil and string.match(writer, '^[^@~&#]*') == client .. ':' .. stem",
-        "  return string.match(writer, '^[^:]*') == string.match(owner, '^[^:]*')",
+        "  return uuid == stem and string.gsub(",
+        "  return string.gsub(",
         seed=1027,
     ),
     Bug(

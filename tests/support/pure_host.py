@@ -145,7 +145,7 @@ class PureHost(Host):
         """Carry out a call on all masters, and return the reply of each."""
         name, script, owner = call.keys.name, call.script.name, call.own.split(b"\r\n")[1]
         of_permits: list[Any] = [b""] if script.startswith("permit_") else []
-        given = f"{name} as a reader" if script.startswith("read_") else name
+        given = f"{name} as a reader" if b"&" in owner else name
         script = script.removeprefix("permit_").removeprefix("read_")
         if script in ("acquire", "enqueue"):
             if name in self.taken:

@@ -118,7 +118,7 @@ def test_a_downgrade_takes_the_reader_s_levels_first_and_then_ends_the_writer_s(
     host.take(2)
     before = len(host.sent)
     assert down(host) is None
-    assert host.sent[before:] == ["read_acquire:a", "release:a"]
+    assert host.sent[before:] == ["read_acquire:a", "read_release:a"]
     assert host.both() == (0, 2)
     assert host.events[-1].kind == "lock"
 
@@ -137,10 +137,10 @@ def test_a_downgrade_that_gets_no_reader_leaves_the_writer() -> None:
         except (StopIteration, LockLostError):
             break
     assert host.both()[1] == 0
-    assert "release:a" not in host.sent
+    assert not any("release" in sent for sent in host.sent)
 
 
-@pytest.mark.parametrize(("struck", "levels"), [("read_acquire", (2, 0)), ("release", (0, 2))])
+@pytest.mark.parametrize(("struck", "levels"), [("read_acquire", (2, 0)), ("read_release", (0, 2))])
 def test_an_interrupted_downgrade_leaves_a_writer_or_a_reader(struck: str, levels: tuple[int, int]) -> None:
     host, record = Readers(), CallRecord()
     host.take(2)
