@@ -563,7 +563,7 @@ def test_a_downgrade_that_finds_the_writer_lost_leaves_no_reader(rig: Rig, name:
     client = warm(rig)
     both = client.rwlock(name)
     rig.take_everywhere(both.write, 2)
-    faults = [line.hold_request(calls(name, "release")) for line in rig.lines]
+    faults = [line.hold_request(calls(name, "read_release")) for line in rig.lines]
     going = rig.start(lambda: None)
 
     def forget_the_writer() -> None:
@@ -610,7 +610,7 @@ FATES: dict[str, Callable[[Line, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("script", ["read_acquire", "release"])
+@pytest.mark.parametrize("script", ["read_acquire", "read_release"])
 @pytest.mark.parametrize("fate", FATES.values(), ids=FATES)
 def test_whatever_becomes_of_a_request_of_a_downgrade(
     fate: Callable[[Line, Any], Any], script: str, rig: Rig, name: str
@@ -703,7 +703,7 @@ def test_an_interrupt_between_any_two_steps_of_a_downgrade(read_before: int, rig
     assert (statistics.held, statistics.losses) == (0, 0)
 
 
-@pytest.mark.parametrize(("script", "levels"), [("read_acquire", (2, 0)), ("release", (0, 2))])
+@pytest.mark.parametrize(("script", "levels"), [("read_acquire", (2, 0)), ("read_release", (0, 2))])
 def test_an_interrupt_of_a_downgrade_while_the_masters_are_silent(
     script: str, levels: tuple[int, int], rig: Rig, name: str
 ) -> None:
