@@ -41,7 +41,7 @@ def test_tasks_ask_for_the_names_of_a_kind_as_well(server: Server) -> None:
 
 @pytest.mark.parametrize("kind", ["", "Lock", ["lock"]])
 def test_there_are_no_other_kinds(client: Client, kind: str) -> None:
-    with pytest.raises(ConfigurationError, match="'lock' or 'semaphore', or None") as caught:
+    with pytest.raises(ConfigurationError, match="'lock' or 'semaphore' or 'latch', or None") as caught:
         client.names(kind=kind)
     assert caught.value.option == "kind"
 

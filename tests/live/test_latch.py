@@ -2,6 +2,8 @@
 
 import asyncio
 import multiprocessing
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,30 +16,36 @@ from support.until import until
 from relock import AsyncClient, Client, QuorumError
 
 SOON = 30.0  # seconds
-spawn = multiprocessing.get_context("spawn")
 
 
-def arrive_and_wait(url: Any, name: str, party: str, results: Any) -> None:
-    """Arrive at a latch for three in another process, and tell when it is open."""
-    with Client(url) as client:
-        latch = client.latch(name, 3)
-        results.put((party, latch.arrive(party) < 3, latch.wait(SOON)))
+# Arrives at a latch for three in another process, and tells when it is open.
+ARRIVE_AND_WAIT = """
+import sys
+from relock import Client
+_, name, party, seconds, *urls = sys.argv
+with Client(urls) as client:
+    latch = client.latch(name, 3)
+    print(party, latch.arrive(party) < 3, latch.wait(float(seconds)))
+"""
 
 
 def test_processes_wait_for_each_other(server: Deployment, client: Client, name: str) -> None:
-    results = spawn.Queue()
-    url = server.url if isinstance(server.url, str) else list(server.url)
-    children = [spawn.Process(target=arrive_and_wait, args=(url, name, party, results)) for party in "ab"]
-    for child in children:
-        child.start()
+    urls = [server.url] if isinstance(server.url, str) else list(server.url)
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", ARRIVE_AND_WAIT, name, party, str(SOON), *urls], stdout=subprocess.PIPE, text=True
+        )
+        for party in "ab"
+    ]
     latch = client.latch(name, 3)
     until(lambda: latch.missing() == 1, within=SOON, what="both have arrived")
     assert not latch.wait(0)
     assert latch.arrive("a") == 1, "a job that runs again"
     assert latch.arrive("c") == 0
-    assert sorted(results.get(timeout=SOON) for _ in children) == [("a", True, True), ("b", True, True)]
-    for child in children:
-        child.join(SOON)
+    assert [child.communicate(timeout=SOON)[0].split() for child in children] == [
+        ["a", "True", "True"],
+        ["b", "True", "True"],
+    ]
     assert latch.info().arrived == ("a", "b", "c")
 
 

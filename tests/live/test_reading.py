@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.proxy import Fault, Line, Match, Words
 
-from relock import Client, QuorumError, client
+from relock import Client, QuorumError, _names
 
 pytestmark = pytest.mark.every_quorum
 
@@ -48,7 +48,7 @@ def each_once(command: bytes) -> Match:
 def test_names_go_on_after_each_connection_that_ends(
     end: Callable[[Line, Match], Fault], connect: Connect, proxy: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "NAMES_PER_SCAN", 1)
+    monkeypatch.setattr(_names, "NAMES_PER_SCAN", 1)
     user = connect(proxy.url)
     names = {f"{name}-{i}" for i in range(20)}
     for one in names:

@@ -30,7 +30,9 @@ from relock._keys import lock_keys
 from relock._scripts import TOKEN_MAX, _fragment, find_folder, load, script_names
 
 KEYS = lock_keys("lock", "a")
-NAMES = [name for name in script_names() if not name.startswith(("permit_", "read_"))]  # the others have own tables
+NAMES = [
+    name for name in script_names() if not name.startswith(("permit_", "read_", "latch_"))
+]  # the others have own tables
 ME, YOU, THEY = b"me:1", b"you:1", b"they:1"
 
 
