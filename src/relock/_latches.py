@@ -19,6 +19,9 @@ class LatchHandle:
 
     __slots__ = ("__weakref__", "_client", "_spec", "name", "parties")
 
+    name: str
+    parties: int
+
     def __init__(self, client: HasSession, spec: LatchSpec) -> None:
         self._client = client
         self._spec = spec

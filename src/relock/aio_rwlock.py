@@ -85,6 +85,10 @@ class AsyncRWLock:
 
     __slots__ = ("__weakref__", "name", "read", "write")
 
+    name: str
+    read: AsyncReadLock
+    write: AsyncWriteLock
+
     def __init__(
         self, client: AsyncLockClient, writing: LockSpec, options: ClientOptions, *, cancel_on_lost: bool
     ) -> None:

@@ -82,6 +82,10 @@ class RWLock:
 
     __slots__ = ("__weakref__", "name", "read", "write")
 
+    name: str
+    read: ReadLock
+    write: WriteLock
+
     def __init__(self, client: LockClient, writing: LockSpec, options: ClientOptions) -> None:
         reading = writing.for_readers(options)
         self.name = writing.keys.name
