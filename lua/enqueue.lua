@@ -106,7 +106,6 @@ end
 --#include grant
 --#include take
 --#include place
---#include ticket
 
 local waiter = waiter_of(owner)
 
@@ -131,22 +130,11 @@ end
 local pttl_ms = digits(holder and redis.call('PTTL', lock) or 0)
 holder = holder or ''
 
-agreed = tonumber(redis.call('ZSCORE', queue, waiter) or ticket)
-if tonumber(ticket) <= 0 then
-  local end_of_tickets = 2 ^ 53 -- from here on, Lua can't tell each number from the next
-  if agreed <= 0 or agreed >= end_of_tickets then
-    --#include last_ticket
-    local proposal = math.max(tonumber(last[2] or 0) + 1, ticket_above_holders(lock), now_us, -tonumber(ticket))
-    if proposal >= end_of_tickets then
-      proposal = now_us
-    end
-    if ticket == '-1' then
-      local ahead = redis.call('ZCARD', queue)
-      return 'proposed ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. digits(proposal)
-    end
-    agreed = proposal
-  end
-  place(queue, waiters, waiter, agreed, alive_ms, queue_ms, now_us)
+local is_proposed
+agreed, is_proposed = find_place(lock, queue, waiters, waiter, ticket, alive_ms, queue_ms, now_us)
+if is_proposed then
+  local ahead = redis.call('ZCARD', queue)
+  return 'proposed ' .. now .. ' ' .. pttl_ms .. ' ' .. ahead .. ' ' .. holder .. ' ' .. digits(agreed)
 end
 if take_guard then
   take_guard() -- needed for a place, too: a releaser may give this waiter the lock

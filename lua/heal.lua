@@ -35,6 +35,7 @@
 --#include lengthen
 --#include remember
 --#include last_token
+--#include know_token
 --#include just_now
 --#include vote
 
@@ -68,9 +69,5 @@ if take_guard then
   take_guard()
 end
 lengthen(lock, lease_ms)
-if tonumber(fence) > last_token(token) then
-  remember(token, tonumber(fence), now_us, lease_ms)
-else
-  lengthen(token, lease_ms + token_spare_ms)
-end
+know_token(token, fence, now_us, lease_ms, lease_ms)
 return { 'healed', now_us }

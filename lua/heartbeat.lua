@@ -58,30 +58,10 @@ end
 --#include tell
 --#include queue
 --#include waiter
+--#include keep_places
 
 local holder = holder_of(lock)
-local alive_until_ms = digits(now_us / 1000 + alive_ms)
-local granted_waiter, grantee = holder and waiter_of(holder), ''
-local deadlines, places = {}, {}
-for i = first, #ARGV, 2 do
-  waiter = ARGV[i + 1]
-  if waiter == granted_waiter then
-    grantee = waiter -- this waiter has the lock, though its client may not know yet
-  else
-    local last = #places
-    deadlines[last + 1], deadlines[last + 2] = alive_until_ms, waiter
-    places[last + 1], places[last + 2] = ARGV[i], waiter
-  end
-end
-if #places > 0 then -- deadlines before places, so that no place is without a deadline
-  redis.call('ZADD', waiters, unpack(deadlines))
-  redis.call('ZADD', queue, unpack(places)) -- replaces tickets from before the agreement
-end
-redis.call('PEXPIRE', queue, queue_ms)
-redis.call('PEXPIRE', waiters, queue_ms)
-drop_overdue(queue, waiters, now_us)
-
-local head = redis.call('ZRANGE', queue, 0, 0)[1] or ''
+local grantee, head = keep_places(queue, waiters, first, { [holder and waiter_of(holder) or ''] = true }, alive_ms, queue_ms, now_us)
 if holder then
   local left_ms = redis.call('PTTL', lock)
   -- In its last millisecond a lease has 0 ms left. Return 1, because 0 means that the lock is free.

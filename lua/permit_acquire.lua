@@ -58,26 +58,8 @@ if now > not_after_us and tonumber(now) > tonumber(not_after_us) then
   return 'void ' .. now
 end
 
---#include has_vote
+--#include admit
 
-local take_guard -- a function to call with a grant, if the caller's guard is larger than this master's
-if not has_vote then
-  --#include clock
-  --#include digits
-  --#include vote
-
-  local until_us
-  until_us, take_guard = no_vote_until(master, incarnation, guard_ms, owner, now_us)
-  if until_us then
-    return { 'no_vote', now_us, until_us }
-  end
-end
-
--- If all masters give the same token, the release need not write it. See acquire.
-local ours = now
-if #proposal == #now and proposal > now and proposal - now <= 500000 then
-  ours = proposal
-end
 local last -- the token before, if the permit has just been written
 local most = string.match(owner, '^[^:]*:[^#~]*#1/(%d+)') -- the limit, for one permit
 if most and slot + 1 <= tonumber(most) and redis.call('EXISTS', permits, queue, limit, leases) == 0 then

@@ -110,28 +110,10 @@ if view then
 end
 local pttl_ms, holder, free = refusal(view, foreign, own, leases, limit, n, cap, slot, now_us)
 
-agreed = tonumber(redis.call('ZSCORE', queue, waiter) or ticket)
-if tonumber(ticket) <= 0 then
-  local end_of_tickets = 2 ^ 53 -- from here on, Lua can't tell each number from the next
-  if agreed <= 0 or agreed >= end_of_tickets then
-    --#include last_ticket
-    local proposal = math.max(tonumber(last[2] or 0) + 1, now_us, -tonumber(ticket))
-    for _, name in ipairs(view and view.names or {}) do
-      -- An owner may give its permit back and return to its place: its name has its ticket. See hand_over.
-      local above = tonumber(string.match(name, '~%x+%.(%d+)') or 0) + 1
-      if above < end_of_tickets then
-        proposal = math.max(proposal, above)
-      end
-    end
-    if proposal >= end_of_tickets then
-      proposal = now_us
-    end
-    if ticket == '-1' then
-      return { 'proposed', now_us, pttl_ms, redis.call('ZCARD', queue), holder, proposal, free }
-    end
-    agreed = proposal
-  end
-  place(queue, waiters, waiter, agreed, alive_ms, queue_ms, now_us)
+local is_proposed
+agreed, is_proposed = find_place(permits, queue, waiters, waiter, ticket, alive_ms, queue_ms, now_us)
+if is_proposed then
+  return { 'proposed', now_us, pttl_ms, redis.call('ZCARD', queue), holder, agreed, free }
 end
 if take_guard then
   take_guard() -- needed for a place, too: a releaser may give this waiter a permit

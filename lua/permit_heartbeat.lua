@@ -32,6 +32,7 @@
 --#include tell
 --#include queue
 --#include waiter
+--#include keep_places
 --#include wanted
 --#include leases
 --#include fit
@@ -56,27 +57,7 @@ local has_permit = {}
 for _, name in ipairs(view and view.names or {}) do
   has_permit[waiter_of(name)] = true
 end
-local alive_until_ms, grantee = digits(now_us / 1000 + alive_ms), ''
-local deadlines, places = {}, {}
-for i = 5, #ARGV, 2 do
-  local waiter = ARGV[i + 1]
-  if has_permit[waiter] then
-    grantee = waiter -- this waiter has a permit, though its client may not know yet
-  else
-    local last = #places
-    deadlines[last + 1], deadlines[last + 2] = alive_until_ms, waiter
-    places[last + 1], places[last + 2] = ARGV[i], waiter
-  end
-end
-if #places > 0 then -- deadlines before places, so that no place is without a deadline
-  redis.call('ZADD', waiters, unpack(deadlines))
-  redis.call('ZADD', queue, unpack(places)) -- replaces tickets from before the agreement
-end
-redis.call('PEXPIRE', queue, queue_ms)
-redis.call('PEXPIRE', waiters, queue_ms)
-drop_overdue(queue, waiters, now_us)
-
-local head = redis.call('ZRANGE', queue, 0, 0)[1] or ''
+local grantee, head = keep_places(queue, waiters, 5, has_permit, alive_ms, queue_ms, now_us)
 if not view then
   return { 'tended', now_us, redis.call('PTTL', foreign), '', head }
 end

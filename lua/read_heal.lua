@@ -36,6 +36,7 @@
 --#include lengthen
 --#include remember
 --#include last_token
+--#include know_token
 --#include just_now
 --#include vote
 --#include leases
@@ -70,9 +71,5 @@ if take_guard then
   take_guard()
 end
 keep_lease(lock, leases, owner, lease_ms, now_us)
-if tonumber(fence) > last_token(token) then
-  remember(token, tonumber(fence), now_us, latest_ms(lock, lease_ms))
-else
-  lengthen(token, lease_ms + token_spare_ms)
-end
+know_token(token, fence, now_us, lease_ms, latest_ms(lock, lease_ms))
 return { 'healed', now_us }

@@ -30,6 +30,7 @@
 --#include tell
 --#include queue
 --#include waiter
+--#include keep_places
 --#include leases
 --#include readers
 --#include wake_reader
@@ -54,27 +55,7 @@ if writer ~= '' and (on_own('HLEN', lock) or 0) <= holders_max then
     has_hold[waiter_of(name)] = true
   end
 end
-local alive_until_ms, grantee = digits(now_us / 1000 + alive_ms), ''
-local deadlines, places = {}, {}
-for i = 5, #ARGV, 2 do
-  local waiter = ARGV[i + 1]
-  if has_hold[waiter] then
-    grantee = waiter -- this waiter has the lock, though its client may not know yet
-  else
-    local last = #places
-    deadlines[last + 1], deadlines[last + 2] = alive_until_ms, waiter
-    places[last + 1], places[last + 2] = ARGV[i], waiter
-  end
-end
-if #places > 0 then -- deadlines before places, so that no place is without a deadline
-  redis.call('ZADD', waiters, unpack(deadlines))
-  redis.call('ZADD', queue, unpack(places)) -- replaces tickets from before the agreement
-end
-redis.call('PEXPIRE', queue, queue_ms)
-redis.call('PEXPIRE', waiters, queue_ms)
-drop_overdue(queue, waiters, now_us)
-
-local head = redis.call('ZRANGE', queue, 0, 0)[1] or ''
+local grantee, head = keep_places(queue, waiters, 5, has_hold, alive_ms, queue_ms, now_us)
 local pttl_ms = math.max(redis.call('PTTL', lock), 1)
 if writer then
   return { 'tended', now_us, redis.call('PTTL', lock) < 0 and -1 or pttl_ms, grantee, head }

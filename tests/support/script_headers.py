@@ -11,6 +11,7 @@ UNITS = ("text", "int", "ms", "us", "flag", "pairs")
 _USE = {kind: re.compile(rf"^local (\w+) = {kind}\[(\d+)\]$", re.MULTILINE) for kind in ("KEYS", "ARGV")}
 _INDEX = {kind: re.compile(rf"{kind}\[(\w+)") for kind in ("KEYS", "ARGV")}
 _STATUS = re.compile(r"(?:return|and) \{ ?(?:\w+ and )?'(\w+)'(?: or '(\w+)')?")
+_INCLUDED = re.compile(r"--#include (\w+)$", re.MULTILINE)
 _IN_WORDS = re.compile(r"return '(\w+) ' \.\. (.*)$", re.MULTILINE)
 _BETWEEN_WORDS = " .. ' ' .. "
 
@@ -47,9 +48,20 @@ def _check_parameters(kind: str, declared: tuple[Parameter, ...], body: str) -> 
     indices = {index for index in _INDEX[kind].findall(body) if index.isdigit()}
     if indices != {str(i) for _, i in wanted}:
         raise HeaderError(f"the body uses {kind} {sorted(indices)}, the header declares {len(wanted)}")
-    unused = [name for name, _ in wanted if len(re.findall(rf"\b{name}\b", body)) < 2]
+    read = body + "".join(filter(_reads_names, map(_fragment, _INCLUDED.findall(body))))
+    unused = [name for name, _ in wanted if len(re.findall(rf"\b{name}\b", read)) < 2]
     if unused:
         raise HeaderError(f"the header declares {unused}, which the body does not use")
+
+
+def _fragment(name: str) -> str:
+    path = find_folder() / "_lib" / f"{name}.lua"
+    return re.sub("--.*", "", path.read_text("utf-8")) if path.is_file() else ""
+
+
+def _reads_names(fragment: str) -> bool:
+    """Return whether a fragment reads the names of the script that includes it: a function has names of its own."""
+    return "local function" not in fragment
 
 
 def _check_order(names: list[str]) -> None:
