@@ -7,14 +7,24 @@ from typing import Any
 import pytest
 import redis
 from attrs import define
-from support.script_master import FAR, ScriptMaster, fake_master, real_master
+from support.script_master import (
+    ALIVE_MS,
+    FAR,
+    LEASE_MS,
+    SHORT_MS,
+    ScriptMaster,
+    check_header,
+    check_repeats,
+    fake_master,
+    real_master,
+)
 from support.servers import Server
 
 from relock._keys import latch_keys
 from relock._scripts import load
 
 KEYS = latch_keys("lock", "a}b")
-TTL_MS, ALIVE_MS, SLACK_MS = 30_000, 7_000, 5_000
+TTL_MS, SLACK_MS = 30_000, 5_000
 WAITERS = KEYS.waiters
 ME, YOU, GONE = b"me:1!", b"you.1:2!", b"gone:3!"
 DEFAULTS = {"party": b"x", "parties": 2, "ttl_ms": TTL_MS, "waiter": b"", "alive_ms": ALIVE_MS, "most": 1000}
@@ -206,3 +216,33 @@ def test_a_master_without_memory_refuses_an_arrival_and_lets_waiters_look(real: 
     finally:
         real.redis.config_set("maxmemory", 0)
     assert real.arrive(b"y", not_after_us=FAR)[2] == 2
+
+
+# headers --------------------------------------------------------------------------------------------------------------
+
+THEY = b"they:4!"
+STATES = [(arrived, waiting) for arrived in ([], [b"x"], [b"y"], [b"y", b"z"]) for waiting in ([], [THEY], [ME, THEY])]
+CALLS: dict[str, dict[str, Any]] = {"latch_arrive": {"ttl_ms": LEASE_MS}, "latch_look": {"waiter": ME}}
+
+
+def put(master: Master, state: tuple[list[bytes], list[bytes]]) -> None:
+    for party in state[0]:  # before anybody waits, so that this wakes nobody
+        master.arrive(party)
+    for waiter in state[1]:
+        master.look(waiter=waiter)
+    for key in (KEYS.latch, WAITERS):
+        master.redis.pexpire(key, SHORT_MS)
+
+
+def call_with(master: Master, name: str, _fence: int) -> None:
+    master.call(name.removeprefix("latch_"), **CALLS[name])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_script_writes_and_publishes_what_its_header_says_and_nothing_else(real: Master, name: str) -> None:
+    check_header(real, name, STATES, partial(put, real), partial(call_with, real, name))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_script_that_arrives_twice_changes_nothing_more(real: Master, name: str) -> None:
+    check_repeats(real, STATES, partial(put, real), partial(call_with, real, name), may_change=())

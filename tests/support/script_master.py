@@ -15,17 +15,18 @@ from support.replies import as_list
 from support.servers import Server
 
 FAR = 2**52  # a not-after time that never comes
-LEASE_MS, TOKEN_MS, QUEUE_MS, SHORT_MS = 30_000, 31_000, 20_000, 5_000
+LEASE_MS, TOKEN_MS, QUEUE_MS, ALIVE_MS, SHORT_MS = 30_000, 31_000, 20_000, 7_000, 5_000
 USUAL: dict[str, Any] = {"lease_ms": LEASE_MS, "token_ms": TOKEN_MS, "fair": 1, "hand": 1, "proposal": 0, "ticket": 0}
-USUAL |= {"alive_ms": 7_000, "queue_ms": QUEUE_MS, "fence": 0, "limit": 9, "not_after_us": FAR, "guard_ms": 0}
+USUAL |= {"alive_ms": ALIVE_MS, "queue_ms": QUEUE_MS, "fence": 0, "limit": 9, "not_after_us": FAR, "guard_ms": 0}
 M = TypeVar("M", bound="ScriptMaster")
 S = TypeVar("S")
-KEY_NAMES = ("permits", "lock", "queue", "waiters", "token", "leases", "limit", "master")
+KEY_NAMES = ("permits", "latch", "lock", "queue", "waiters", "token", "leases", "limit", "master")
 LIFETIMES_MS = {  # by the words of the headers: the shortest and the longest lifetime in `check_header`
     "none": (-1, -1),
     "lease_ms": (LEASE_MS - SHORT_MS, LEASE_MS),
     "the latest lease": (1, LEASE_MS + 1),
     "the latest lease, or the lease that a waiter may be given": (1, LEASE_MS + 1),
+    "alive_ms": (ALIVE_MS - SHORT_MS, ALIVE_MS),
     "queue_ms": (QUEUE_MS - SHORT_MS, QUEUE_MS),
     "token_ms": (LEASE_MS + 1, TOKEN_MS),
     "ttl_ms": (LEASE_MS - SHORT_MS, LEASE_MS),
@@ -90,7 +91,7 @@ class ScriptMaster:
         """Return the content of each key, and how long (ms) the key lives."""
         content: dict[str, Any] = {}
         for name in KEY_NAMES:
-            key = None if name == "lock" and "permits" in content else getattr(self.KEYS, name, None)
+            key = None if name == "lock" and content else getattr(self.KEYS, name, None)
             kind = key and self.redis.type(key)
             if kind == b"hash":
                 content[name] = set(self.redis.hgetall(key).items())
