@@ -226,7 +226,7 @@ CALLS: dict[str, dict[str, Any]] = {"latch_arrive": {"ttl_ms": LEASE_MS}, "latch
 
 
 def put(master: Master, state: tuple[list[bytes], list[bytes]]) -> None:
-    for party in state[0]:  # before anybody waits, so that this wakes nobody
+    for party in state[0]:  # before the waiters, so that this wakes none of them
         master.arrive(party)
     for waiter in state[1]:
         master.look(waiter=waiter)

@@ -14,6 +14,7 @@ DRIFT_SECONDS_MIN = 0.002  # Redis ends a lease up to a millisecond early or lat
 NEVER = float("-inf")
 REFUSALS = (b"refused", b"queued", b"proposed")  # the statuses of a request that found the lock held, or another's turn
 TOO_LATE = "granted too late: its lease was over"
+VOID = "got the request too late to act on it"
 
 
 def quorum_of(masters: int) -> int:
@@ -225,7 +226,7 @@ def _judge_failure(answers: Sequence[Answer], masters: Sequence[str]) -> Refused
         elif is_status(reply, b"granted") and granted >= quorum:
             failures.append(Failure(master, TOO_LATE))
         elif is_status(reply, b"void"):
-            failures.append(Failure(master, "got the request too late to act on it", sent=False, no_time=True))
+            failures.append(Failure(master, VOID, sent=False, no_time=True))
     answered = len(refusals) + (granted if granted < quorum else 0)
     vote_in = _vote_in(votes_in, answered, len(answers))
     away = answered + len(votes_in) < len(answers)

@@ -7,6 +7,7 @@ import pytest
 from relock._core.effects import Ask, Failure
 from relock._core.flows import permits
 from relock._core.lock_spec import LockSpec, Wish
+from relock._core.quorum import VOID as TOO_LATE
 from relock._keys import permit_keys
 from relock._options import ClientOptions
 
@@ -63,4 +64,4 @@ def test_an_override_that_came_too_late_again_is_not_set() -> None:
     sent, answers = override([VOID] * 3, [SET, VOID, VOID])
     assert sent == 2
     assert answers[0] == SET
-    assert answers[1:] == [Failure(master, permits.CAME_TOO_LATE) for master in "bc"]
+    assert answers[1:] == [Failure(master, TOO_LATE) for master in "bc"]

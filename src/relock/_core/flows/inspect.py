@@ -1,6 +1,6 @@
 """Inspection of a lock from outside, and an operator's way to end a hold."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -13,7 +13,7 @@ from relock._keys import LOCK
 from relock._scripts import Call, load
 
 QUEUE_LIMIT = 10_000
-READER_FIELDS = 3  # of each reader in a reply: its name, its hold count, its ms left
+HOLDER_FIELDS = 3  # of each of several holders in a reply: its name, what the master keeps for it, its ms left
 KNOWS_ITSELF = 0  # the fence for a lone master: it has given every token itself, so there is none to tell it
 
 MasterReplies = Sequence[Reply | Failure]
@@ -121,13 +121,19 @@ def agree(name: str, answers: MasterReplies) -> LockInfo | None:
     return LockInfo(name, owner.decode(errors="replace") or None, count, ttl, token, queue)
 
 
+def holders_in(flat: Sequence[Any]) -> Iterator[tuple[bytes, int, int]]:
+    """Yield what a reply says of each of several holders: its name, what the master keeps for it, its ms left."""
+    for i in range(0, len(flat), HOLDER_FIELDS):
+        owner, kept, left_ms = flat[i : i + HOLDER_FIELDS]
+        yield owner, int(kept), int(left_ms)
+
+
 def _readers(replies: Sequence[Any], quorum: int) -> tuple[Holder, ...]:
     """Return the readers that a quorum of the masters name; if there are none, those that most masters name."""
     found: dict[bytes, list[tuple[int, int]]] = {}
     for reply in replies:
-        flat = reply[3]
-        for i in range(0, len(flat), READER_FIELDS):
-            found.setdefault(flat[i], []).append((int(flat[i + 2]), int(flat[i + 1])))
+        for owner, count, left_ms in holders_in(reply[3]):
+            found.setdefault(owner, []).append((left_ms, count))
     enough = min(quorum, max(map(len, found.values())))
     readers = []
     for owner, said in found.items():

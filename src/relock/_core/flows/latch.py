@@ -19,7 +19,7 @@ from relock._core.flows.extend import ROUNDS
 from relock._core.flows.inspect import MasterReplies, read
 from relock._core.lock_spec import ALIVE_MS, lease_ms
 from relock._core.patience import Patience
-from relock._core.quorum import NEVER, NoQuorum, is_status, quorum_of
+from relock._core.quorum import NEVER, VOID, NoQuorum, is_status, quorum_of
 from relock._errors import ConfigurationError
 from relock._keys import LATCH, LatchKeys
 from relock._scripts import load
@@ -168,9 +168,8 @@ def _check_parties(spec: LatchSpec, wanted: Sequence[int]) -> None:
 
 
 def _no_quorum(spec: LatchSpec, replies: MasterReplies) -> NoQuorum:
-    late = "got the request too late to act on it"
     failures = [
-        reply if isinstance(reply, Failure) else Failure(master, late, sent=False)
+        reply if isinstance(reply, Failure) else Failure(master, VOID, sent=False)
         for reply, master in zip(replies, spec.masters, strict=True)
         if isinstance(reply, Failure) or is_status(reply, b"void")
     ]

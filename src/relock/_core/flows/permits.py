@@ -9,16 +9,13 @@ from attrs import frozen
 from relock._core.effects import Ask, Clock, Effect, Failure
 from relock._core.flows.ask import first_of_each
 from relock._core.flows.extend import ROUNDS
-from relock._core.flows.inspect import MasterReplies, look
+from relock._core.flows.inspect import MasterReplies, holders_in, look
 from relock._core.flows.release import end_call
 from relock._core.lock_spec import LockSpec, lease_ms
-from relock._core.quorum import is_status, quorum_of
+from relock._core.quorum import VOID, is_status, quorum_of
 from relock._keys import SEMAPHORE
 from relock._owner import limit_in
 from relock._scripts import load
-
-CAME_TOO_LATE = "the request came too late, and was not carried out"
-HELD_FIELDS = 3  # of each holder in a reply: its name, its slot or the negative number of its permits, its ms left
 
 
 @frozen
@@ -95,9 +92,7 @@ def _holders(replies: Sequence[list[Any]], quorum: int) -> Generator[PermitHolde
 
 def _listed(reply: list[Any]) -> dict[tuple[bytes, int], int]:
     """Return the holders in the `reply` of one master: name and slot, and the ms left."""
-    flat = reply[4]
-    groups = (flat[i : i + HELD_FIELDS] for i in range(0, len(flat), HELD_FIELDS))
-    return {(owner, int(kept)): int(left_ms) for owner, kept, left_ms in groups}
+    return {(owner, kept): left_ms for owner, kept, left_ms in holders_in(reply[4])}
 
 
 def override(spec: LockSpec, limit: int, seconds: float, clock: Clock) -> Generator[Effect, Any, MasterReplies]:
@@ -111,7 +106,7 @@ def override(spec: LockSpec, limit: int, seconds: float, clock: Clock) -> Genera
         if not any(is_status(answer, b"void") for answer in answers):
             break
     pairs = zip(answers, spec.masters, strict=True)
-    return [Failure(master, CAME_TOO_LATE) if is_status(answer, b"void") else answer for answer, master in pairs]
+    return [Failure(master, VOID) if is_status(answer, b"void") else answer for answer, master in pairs]
 
 
 def force_release(spec: LockSpec, owner: str, clock: Clock) -> Generator[Effect, Any, tuple[bool, MasterReplies]]:
