@@ -1,76 +1,30 @@
 """Turns in which callers read and write, one inside the other, with downgrades, and with upgrades, which must fail."""
 
 import contextlib
-from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
-from attrs import define, field
-
-from relock import LockLostError, NotOwnedError, QuorumError, RelockError, UpgradeError
+from relock import LockLostError, NotOwnedError, QuorumError, UpgradeError
 from relock.testing._process import PREEMPTION_SECONDS, Process
-from sim.actors import Actor, Interrupted, actor_of
+from sim.actors import Interrupted, actor_of
+from sim.asking import FOREVER, take, waiting
 from sim.beliefs import Belief
-from sim.calls import Calls
-from sim.cast import Cast
+from sim.holders import Held, HolderTurns
+from sim.plan import Sides
 from sim.read_write import ReadWriteReferee
 
-FOREVER = float("inf")
 READ, WRITE = "read", "write"
 STEPS_MAX = 4  # of a holder, before it stays
-USE_PART = 0.1  # of a holder's looks, at which it calls `ensure`, or extends
 
 
-@define(eq=False)
-class Held:
-    """The two sides of a lock, as one caller has them.
+class ReadWriteTurns(HolderTurns):
+    """Turns in which a caller has one side of a lock, or both."""
 
-    Attributes:
-        locks: the caller's object for each side.
-        levels: the caller's levels of each side.
-    """
-
-    process: Process
-    locks: dict[str, Any]
-    levels: Counter[str] = field(factory=Counter)
-    beliefs: dict[str, Belief] = field(factory=dict)
-
-    def has(self, side: str) -> bool:
-        """Return whether the caller's client says that the caller has a hold of this side, valid or not."""
-        hold = self.locks[side]._hold()
-        return hold is not None and hold.count > 0
+    _referee: ReadWriteReferee
 
     @property
-    def is_abandoned(self) -> bool:
-        """Return whether the caller never goes on."""
-        return self.process.is_dead or any(belief.is_abandoned for belief in self.beliefs.values())
-
-
-class ReadWriteTurns:
-    """Turns of the threads and tasks of one run.
-
-    Args:
-        is_about_to_end: returns whether holders must not stay.
-        block: lets the loop of an actor stand still now and then.
-    """
-
-    def __init__(
-        self,
-        referee: ReadWriteReferee,
-        cast: Cast,
-        calls: Calls,
-        is_about_to_end: Callable[[], bool],
-        block: Callable[[Actor | None], None],
-    ) -> None:
-        assert cast.plan.sides is not None
-        self._cast = cast
-        self._random = cast.world.random
-        self._plan = cast.plan
-        self._sides = cast.plan.sides
-        self._referee = referee
-        self._calls = calls
-        self._is_about_to_end = is_about_to_end
-        self._block = block
+    def _sides(self) -> Sides:
+        assert self._plan.sides is not None
+        return self._plan.sides
 
     def take(self, process: Process, lock: Any, timeout: float, stay: float) -> bool:
         """Take one side, with `renew` as for `lock`, stay, and leave; return whether the caller got it."""
@@ -95,36 +49,14 @@ class ReadWriteTurns:
 
     def _take_side(self, held: Held, side: str, timeout: float) -> bool:
         """Take a first level of one side; return whether the caller got it."""
-        referee, process, lock = self._referee, held.process, held.locks[side]
+        lock = held.locks[side]
         fair, beside = lock._spec.options.fair, held.beliefs.get(WRITE)
-        call = referee.asked(process, timeout, fair=fair, reads=side == READ, beside=beside)
-        self._cast.acquiring[process] += 1
-        try:
-            with self._calls.call(actor_of(lock)):
-                got = self._acquire(lock, timeout)
-        except Interrupted:
-            referee.interrupted(call, self._cast.acquiring[process] - 1, owns=lock.owned())
+        call = self._referee.asked(held.process, timeout, fair=fair, reads=side == READ, beside=beside)
+        belief = take(self._cast, self._calls, self._referee, call, lock)
+        if belief is None:
             return False
-        except QuorumError as error:
-            referee.failed(call, error)
-            raise
-        finally:
-            self._cast.acquiring[process] -= 1
-            referee.over(call)
-        hold = lock._hold()
-        if got and hold is None:
-            referee.violate(f"{process.name} was told that it has the lock, and has no hold")
-        if not got or hold is None:
-            referee.refused(call)
-            return False
-        held.beliefs[side], held.levels[side] = referee.granted(lock, hold, call), 1
+        held.beliefs[side], held.levels[side] = belief, 1
         return True
-
-    def _acquire(self, lock: Any, timeout: float) -> bool:
-        got: bool = (
-            lock.acquire(timeout=-1 if timeout == FOREVER else timeout) if timeout else lock.acquire(blocking=False)
-        )
-        return got
 
     # Steps inside ---------------------------------------------------------------------------------------------------
 
@@ -140,7 +72,7 @@ class ReadWriteTurns:
 
     def _nest(self, held: Held) -> None:
         """Take one more level of a side."""
-        side = self._some_side(held)
+        side = self._some(held)
         lock = held.locks[side]
         with contextlib.suppress(Interrupted):
             with self._calls.call(actor_of(lock)):
@@ -158,7 +90,7 @@ class ReadWriteTurns:
         asked_at = self._cast.world.now
         try:
             with self._calls.call(actor_of(lock)):
-                self._acquire(lock, timeout)
+                lock.acquire(**waiting(timeout))
         except UpgradeError:
             seconds = self._cast.world.now - asked_at
             is_late = seconds > 2 * PREEMPTION_SECONDS and not process.was_paused_since(asked_at)
@@ -222,44 +154,18 @@ class ReadWriteTurns:
 
     # Staying --------------------------------------------------------------------------------------------------------
 
-    def _stay(self, held: Held, stay: float) -> None:
-        """Stay, and check the holds. A stay without an end is over when one is lost, or was renewed for long."""
-        process = held.process
-        until = process.local() + min(stay, 3 * self._plan.longest)
-        while held.beliefs and (left := until - process.local()) > 0:
-            shortest = min(held.locks[side].remaining() for side in held.beliefs)
-            process.sleep(min(left, 0.2 if stay < FOREVER else max(0.001, min(0.2, shortest / 2))))
-            self._look(held)
-            self._block(actor_of(held.locks[READ]))
-            if self._random.random() < USE_PART:
-                self._use(held)
-            elif self._random.random() < self._sides.inside / 2:
-                self._step(held)
-            is_lost = not all(held.locks[side].owned() for side in held.beliefs)
-            if (stay == FOREVER and is_lost) or self._is_about_to_end():
-                return
+    def _act(self, held: Held) -> None:
+        """Use a hold now and then, or do one more step."""
+        if self._random.random() < self.use_part:
+            self._use(held)
+        elif self._random.random() < self._sides.inside / 2:
+            self._step(held)
 
-    def _look(self, held: Held) -> None:
-        for side, belief in held.beliefs.items():
-            self._referee.look(belief, held.levels[side])
+    def _is_over(self, held: Held, stay: float) -> bool:
+        has_all = self._has_all(held)  # asked in every stay: a call that is interrupted counts looks at the clock
+        return stay == FOREVER and not has_all
 
-    def _use(self, held: Held) -> None:
-        """Extend a hold, or call `ensure` on it."""
-        belief = held.beliefs[self._some_side(held)]
-        begin = belief.process.local()
-        try:
-            with self._calls.call(actor_of(belief.lock)):
-                if self._random.random() < 0.5:
-                    belief.lock.ensure()
-                    self._referee.lengths.ensured(belief, begin, 0.0)
-                else:
-                    self._referee.lengths.extended(belief, begin, None, belief.lock.extend())
-        except QuorumError:
-            self._referee.lengths.not_extended(belief, begin)
-        except (LockLostError, Interrupted):
-            pass
-
-    def _some_side(self, held: Held) -> str:
+    def _some(self, held: Held) -> Any:
         return self._random.choice(sorted(held.beliefs))
 
     # Leaving --------------------------------------------------------------------------------------------------------
@@ -271,25 +177,17 @@ class ReadWriteTurns:
 
     def _leave_one(self, held: Held) -> None:
         """Leave one level of a side. A writer that reads as well becomes a reader by its last release."""
-        side = self._some_side(held)
+        side = self._some(held)
         self._look(held)
         belief = held.beliefs[side]
         if held.levels[side] == 1:
             self._referee.leaves(belief)
-        with contextlib.suppress(RelockError, Interrupted), self._calls.call(actor_of(belief.lock)):
-            belief.lock.release()
+        self._release(belief.lock)
         self._referee.counted(belief)
         held.levels[side] -= 1
         if not held.levels[side]:
-            self._is_released(held, side)
+            self._is_released(held, side, belief.lock)
 
     def _has_left(self, held: Held, side: str) -> None:
         self._referee.leaves(held.beliefs[side])
-        self._is_released(held, side)
-
-    def _is_released(self, held: Held, side: str) -> None:
-        belief = held.beliefs.pop(side)
-        belief.is_released = True
-        held.levels[side] = 0
-        if held.has(side):
-            self._referee.violate(f"{held.process.name} has a side that it has released")
+        self._is_released(held, side, held.locks[side])

@@ -1,62 +1,27 @@
 """Turns in which callers take several locks: by `lock_all`, one inside the other, or both."""
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from attrs import define, field
-
 from relock import LockLostError, QuorumError, RelockError
 from relock.testing._process import Process
 from sim.actors import Actor, Interrupted, actor_of
-from sim.beliefs import Belief
+from sim.asking import waiting
 from sim.calls import Calls
 from sim.cast import Cast
-from sim.referee import Referee
+from sim.holders import Held, HolderTurns
 from sim.several import Progress, SeveralReferee
 
-FOREVER = float("inf")
 AGAIN_PART = 0.6  # of the calls of a caller that has locks, which name some of these as well
 BETWEEN_PART = 1.5  # of a lease, for which a caller that has locks waits at most until it takes others
-USE_PART = 0.2  # of a holder's looks, at which it calls `ensure`, or extends
 
 
-@define(eq=False)
-class Held:
-    """Locks of one caller.
+class SeveralTurns(HolderTurns):
+    """Turns in which a caller has some locks, by one call or by several."""
 
-    Attributes:
-        locks: a lock object of the caller for each name.
-        levels: the caller's levels of each name.
-        taken: the objects by which it took them, and their names.
-    """
-
-    process: Process
-    locks: dict[str, Any]
-    levels: Counter[str] = field(factory=Counter)
-    beliefs: dict[str, Belief] = field(factory=dict)
-    taken: list[tuple[Any, list[str]]] = field(factory=list)
-
-    def has(self, name: str) -> bool:
-        """Return whether the caller's client says that the caller has a hold of this lock, valid or not."""
-        hold = self.locks[name]._hold()
-        return hold is not None and hold.count > 0
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Return whether the caller never goes on."""
-        return self.process.is_dead or any(belief.is_abandoned for belief in self.beliefs.values())
-
-
-class SeveralTurns:
-    """Turns of the threads and tasks of one run.
-
-    Args:
-        is_about_to_end: returns whether holders must not stay.
-        block: lets the loop of an actor stand still now and then.
-    """
+    use_part = 0.2
 
     def __init__(
         self,
@@ -67,15 +32,9 @@ class SeveralTurns:
         block: Callable[[Actor | None], None],
     ) -> None:
         assert cast.plan.several is not None
-        self._cast = cast
-        self._random = cast.world.random
-        self._plan = cast.plan
-        self._first: Referee = progress.first
-        self._calls = calls
+        super().__init__(progress.first, cast, calls, is_about_to_end, block)
         self._progress = progress
         self._several = cast.plan.several
-        self._is_about_to_end = is_about_to_end
-        self._block = block
 
     def take(self, process: Process, lock: Any, timeout: float, stay: float) -> bool:
         """Take some locks, with the options of `lock`, stay, and leave them; return whether the caller got all."""
@@ -112,31 +71,30 @@ class SeveralTurns:
         if held.taken and self._random.random() < AGAIN_PART:
             names += self._random.sample(sorted(held.beliefs), self._random.randint(1, len(held.beliefs)))
         door = self._door(held, names, renew)
-        calls = {name: self._referee(name).called(process, timeout, fair=self._plan.fair) for name in fresh}
+        calls = {name: self._judge_of(name).called(process, timeout, fair=self._plan.fair) for name in fresh}
         want = self._progress.begins(process, [*held.beliefs, *fresh], held.beliefs.values()) if timeout else None
         self._cast.acquiring[process] += 1
         got = False
         try:
             with self._calls.call(actor_of(door)):
-                limit = -1 if timeout == FOREVER else timeout
-                got = door.acquire(timeout=limit) if timeout else door.acquire(blocking=False)
+                got = door.acquire(**waiting(timeout))
         except Interrupted:
             for name, call in calls.items():
                 owns = held.locks[name].owned()
-                self._referee(name).interrupted(call, self._cast.acquiring[process] - 1, owns=owns)
+                self._judge_of(name).interrupted(call, self._cast.acquiring[process] - 1, owns=owns)
         except QuorumError as error:
-            self._referee(fresh[0]).failed(calls[fresh[0]], error)
+            self._judge_of(fresh[0]).failed(calls[fresh[0]], error)
         except LockLostError as error:
             since = min([belief.since for belief in held.beliefs.values()], default=calls[fresh[0]].called_at)
-            self._referee(fresh[0]).lost_some(calls[fresh[0]], since, error)
+            self._judge_of(fresh[0]).lost_some(calls[fresh[0]], since, error)
         except RelockError:
             pass  # the client is closed
         else:
-            self._referee(fresh[0]).check_timeout(calls[fresh[0]])
+            self._judge_of(fresh[0]).check_timeout(calls[fresh[0]])
         finally:
             self._cast.acquiring[process] -= 1
             for name, call in calls.items():
-                self._referee(name).over(call)
+                self._judge_of(name).over(call)
             if want is not None:
                 self._progress.waiting.pop(want, None)
         if got:
@@ -157,50 +115,35 @@ class SeveralTurns:
         holds = {name: held.locks[name]._hold() for name in names}
         missing = [name for name in names if not held.has(name)]
         if missing:
-            self._first.violate(f"{held.process.name} was told that it has {names}, and has no hold of {missing}")
+            self._referee.violate(f"{held.process.name} was told that it has {names}, and has no hold of {missing}")
             return
         last_grant = max(hold.granted_at for hold in holds.values())
-        if any(hold.deadline <= last_grant for hold in holds.values()) and not self._first.clocks.steps:
-            self._first.violate(f"{held.process.name} was told that it has {names}, and never had all at once")
+        if any(hold.deadline <= last_grant for hold in holds.values()) and not self._referee.clocks.steps:
+            self._referee.violate(f"{held.process.name} was told that it has {names}, and never had all at once")
         held.taken.append((door, names))
         for name in names:
             held.levels[name] += 1
             if name in calls:
-                held.beliefs[name] = self._referee(name).granted(held.locks[name], holds[name], calls[name])
-            self._referee(name).counted(held.beliefs[name])
+                held.beliefs[name] = self._judge_of(name).granted(held.locks[name], holds[name], calls[name])
+            self._judge_of(name).counted(held.beliefs[name])
         self._look(held)
 
     def _has_not_got(self, held: Held, fresh: list[str], names: list[str]) -> None:
         """Judge a call that took none of its locks: what the caller had before, it has still, and nothing more."""
         for name in fresh:
-            self._referee(name).idle.freed(held.process)
+            self._judge_of(name).idle.freed(held.process)
             if held.has(name):
-                self._first.violate(f"{held.process.name} has {name} by a call that did not take all of {names}")
+                self._referee.violate(f"{held.process.name} has {name} by a call that did not take all of {names}")
         for name in names:
             if name in held.beliefs:
-                self._referee(name).counted(held.beliefs[name])
+                self._judge_of(name).counted(held.beliefs[name])
         self._look(held)
 
     # Staying --------------------------------------------------------------------------------------------------------
 
-    def _stay(self, held: Held, stay: float) -> None:
-        """Stay, and check the holds. A stay without an end is over when one is lost, or all were renewed for long."""
-        process, locks = held.process, [held.locks[name] for name in held.beliefs]
-        until = process.local() + min(stay, 3 * self._plan.longest)
-        while (left := until - process.local()) > 0:
-            shortest = min(lock.remaining() for lock in locks)
-            process.sleep(min(left, 0.2 if stay < FOREVER else max(0.001, min(0.2, shortest / 2))))
-            self._look(held)
-            self._block(actor_of(locks[0]))
-            if self._random.random() < USE_PART:
-                self._use(held, *self._random.choice(held.taken))
-            if (stay == FOREVER and not all(lock.owned() for lock in locks)) or self._is_about_to_end():
-                return
-
     def _look(self, held: Held) -> None:
         """Judge all holds of a caller, and what the objects say by which it took them."""
-        for name, belief in held.beliefs.items():
-            self._referee(name).look(belief, held.levels[name])
+        super()._look(held)
         for door, names in held.taken:
             self._judge(held, names, f"owned() of {names}", door.owned)
 
@@ -212,10 +155,11 @@ class SeveralTurns:
         has_all = all(belief.is_believed() for belief in beliefs)
         is_wrong = not had_all if said else has_all
         if is_wrong and not any(belief.is_over for belief in beliefs):
-            self._first.violate(f"{held.process.name} was told {said} by {what}")
+            self._referee.violate(f"{held.process.name} was told {said} by {what}")
 
-    def _use(self, held: Held, door: Any, names: list[str]) -> None:
-        """Call `ensure` on the holds, or extend them."""
+    def _use(self, held: Held) -> None:
+        """Call `ensure` on the holds that one call took, or extend them."""
+        door, names = self._random.choice(held.taken)
         called = door.ensure if self._random.random() < 0.5 else door.extend
         with contextlib.suppress(Interrupted, QuorumError):
             self._judge(held, names, f"ensure or extend of {names}", partial(self._confirms, called, door))
@@ -238,17 +182,14 @@ class SeveralTurns:
             held.levels.subtract(names)
             left = {name: held.beliefs[name] for name in names if not held.levels[name]}
             for name, belief in left.items():
-                self._referee(name).leaves(belief)
-            with contextlib.suppress(RelockError, Interrupted), self._calls.call(actor_of(door)):
-                door.release()
+                self._judge_of(name).leaves(belief)
+            self._release(door)
             for name in names:
-                self._referee(name).counted(held.beliefs[name])
+                self._judge_of(name).counted(held.beliefs[name])
                 if name in left:
-                    held.beliefs.pop(name).is_released = True
-                    if held.has(name):
-                        self._first.violate(f"{held.process.name} has {name}, which it has released")
+                    self._is_released(held, name, held.locks[name])
 
-    def _referee(self, name: str) -> SeveralReferee:
-        referee = self._first.family[name]
+    def _judge_of(self, name: str) -> SeveralReferee:
+        referee = self._referee.family[name]
         assert isinstance(referee, SeveralReferee)
         return referee

@@ -13,6 +13,7 @@ from relock.lock import Lock
 from relock.testing._lab import VirtualClient
 from relock.testing._process import Parking, Process, Task, current_task
 from sim.actors import Actor, Interrupted, actor_of
+from sim.asking import FOREVER, take
 from sim.beliefs import Belief
 from sim.calls import Calls
 from sim.cast import Cast
@@ -31,7 +32,6 @@ FIRST_LOOKS_PAUSE = 0.1  # seconds
 BLOCKED_SECONDS_MAX = 0.1
 EXIT_PART = 0.5  # of the ends of clients, which are ends of their processes, without a `close`
 CLOSED_MAX = 6  # clients that are closed in one run before its end
-FOREVER = float("inf")
 
 
 class VirtualGate:
@@ -213,31 +213,11 @@ class Turns:
             turns.release()
 
     def _take_lock(self, process: Process, lock: Lock, timeout: float, stay: float) -> bool:
-        referee = self._referee
-        call = referee.called(process, timeout, fair=lock._spec.options.fair)
-        self._cast.acquiring[process] += 1
-        try:
-            with self._calls.call(actor_of(lock)):
-                limit = -1 if timeout == FOREVER else timeout
-                got = lock.acquire(timeout=limit) if timeout else lock.acquire(blocking=False)
-        except Interrupted:
-            referee.interrupted(call, self._cast.acquiring[process] - 1, owns=lock.owned())
-            return False
-        except QuorumError as error:
-            referee.failed(call, error)
-            raise
-        finally:
-            self._cast.acquiring[process] -= 1
-            referee.over(call)
-        hold = lock._hold()
-        if got and hold is None:
-            referee.violate(f"{process.name} was told that it has the lock, and has no hold")
-        if not got or hold is None:
-            referee.refused(call)
-            return False
-        belief = referee.granted(lock, hold, call)
-        self._inside(belief, stay)
-        return True
+        call = self._referee.called(process, timeout, fair=lock._spec.options.fair)
+        belief = take(self._cast, self._calls, self._referee, call, lock)
+        if belief is not None:
+            self._inside(belief, stay)
+        return belief is not None
 
     def _inside(self, belief: Belief, stay: float) -> None:
         random, process, wide = self._world.random, belief.process, self._plan.wide
