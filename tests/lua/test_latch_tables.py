@@ -1,6 +1,5 @@
 """The scripts of the latch as tables: a state, a call, the reply, the new state. On fakeredis and real servers."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -15,10 +14,7 @@ from support.script_master import (
     ScriptMaster,
     check_header,
     check_repeats,
-    fake_master,
-    real_master,
 )
-from support.servers import Server
 
 from relock._keys import latch_keys
 from relock._scripts import load
@@ -50,20 +46,6 @@ class Master(ScriptMaster):
     def fields(self) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = self.redis.hgetall(KEYS.latch)
         return found
-
-
-@pytest.fixture(params=["fakeredis", "server"])
-def master(request: pytest.FixtureRequest) -> Iterator[Master]:
-    if request.param == "fakeredis":
-        yield from fake_master(Master)
-    else:
-        yield from real_master(Master, request.getfixturevalue("server"))
-
-
-@pytest.fixture
-def real(server: Server) -> Iterator[Master]:
-    """A real server, for what fakeredis does not do."""
-    yield from real_master(Master, server)
 
 
 # Arriving -------------------------------------------------------------------------------------------------------------

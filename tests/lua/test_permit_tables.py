@@ -3,7 +3,6 @@
 Times are relative to the master's clock. A name says what its owner wants: ``#<permits>/<limit>``.
 """
 
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from random import Random
@@ -11,8 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from attrs import define, evolve
-from support.replies import as_list
+from attrs import define
 from support.script_master import (
     FAR,
     LEASE_MS,
@@ -23,12 +21,11 @@ from support.script_master import (
     LeasedMaster,
     check_header,
     check_repeats,
-    fake_master,
-    real_master,
 )
 from support.script_master import run_virtual as run
-from support.script_walk import Walk
+from support.script_walk import CLIENTS, Walk
 from support.servers import Server
+from support.usual_cases import NOW_US, check_commands, check_usual_case, draw_oddities, draw_queue, heard_by, reply_of
 
 from relock._keys import permit_keys
 from relock._scripts import load, script_names
@@ -54,20 +51,6 @@ HANDED = TAKES + b"~456789abcdef0123.1.0"
 class Master(LeasedMaster):
     KEYS = KEYS
     DEFAULTS = USUAL | {"owner": ME, "slot": -1, "value": 0, "client": "me", "cap": 1, "ttl_ms": LEASE_MS}
-
-
-@pytest.fixture(params=["fakeredis", "server"])
-def master(request: pytest.FixtureRequest) -> Iterator[Master]:
-    if request.param == "fakeredis":
-        yield from fake_master(Master)
-    else:
-        yield from real_master(Master, request.getfixturevalue("server"))
-
-
-@pytest.fixture
-def real(server: Server) -> Iterator[Master]:
-    """A real server, for scripts that ask for its incarnation."""
-    yield from real_master(Master, server, knows_incarnation=True)
 
 
 # slots and limits -----------------------------------------------------------------------------------------------------
@@ -712,62 +695,31 @@ COMMANDS = {
 @pytest.mark.every_server
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_usual_case_asks_no_more_of_a_server(server: Server, name: str) -> None:
-    with closing(redis.Redis.from_url(server.url)) as client:
-        client.flushall()
-        master = Master(client)
-        if name == "release":
-            master.call("acquire")
-        client.config_resetstat()
-        master.call(name)
-        calls = {
-            command.removeprefix("cmdstat_"): said["calls"] for command, said in client.info("commandstats").items()
-        }
-    assert {command: calls.get(command) for command in COMMANDS[name]} == COMMANDS[name]
-    assert not set(calls) - set(COMMANDS[name]) - {"eval", "config|resetstat", "config", "info"}
+    check_commands(server, Master, name, COMMANDS[name])
 
 
 GENERAL = {  # of the scripts without their usual cases: the line that leads there, and one that never does
-    "acquire": (b"if most and slot + 1", b"if false and slot + 1"),
-    "release": (b"if ended == 1 and is_gone == 1", b"if false and is_gone == 1"),
-    "give_back": (b"if overdue == 0 and", b"if false and"),
-    "leave": (b"if left and redis.pcall('ZREM', waiters", b"if false and redis.pcall('ZREM', waiters"),
+    "permit_acquire": (b"if most and slot + 1", b"if false and slot + 1"),
+    "permit_release": (b"if ended == 1 and is_gone == 1", b"if false and is_gone == 1"),
+    "permit_give_back": (b"if overdue == 0 and", b"if false and"),
+    "permit_leave": (b"if left and redis.pcall('ZREM', waiters", b"if false and redis.pcall('ZREM', waiters"),
 }
 SEED = 20261127
-NOW_US = 1_700_000_000_000_000
-CLIENTS = ["me", "you", "they"]
 OWNERS = [ME, YOU, THEY, who("me", 2, 3), TAKES, TAKES + b"~1.7", who("they", 1, 1, takes_ms=400)]
-
-
-def general(name: str) -> Any:
-    """Return the script without its usual case."""
-    script = load(f"permit_{name}")
-    line, never = GENERAL[name]
-    assert script.source.count(line) == 1
-    return evolve(script, source=script.source.replace(line, never), sha=f"general permit_{name}")
 
 
 def outcome(script: Any, draw: Random) -> tuple[Any, ...]:
     """Return the reply, the messages and the state after a drawn call in a drawn state."""
-    master, heard = VirtualMaster(lambda: NOW_US + 7, "this"), list[bytes]()
-    for client in draw.sample(CLIENTS, draw.randint(0, 3)):
-        master.subscribe(f"lock:client:{client}".encode(), lambda _, message: heard.append(message))
+    master, heard = heard_by(draw.sample(CLIENTS, draw.randint(0, 3)))
     holders = draw.sample(OWNERS, draw.choice([0, 0, 1, 1, 2, 3]))
     for slot, owner in enumerate(holders):
         master.read("HSET", KEYS.permits, owner, slot)
         if draw.random() < 0.95:
             master.read("ZADD", KEYS.leases, NOW_US // 1000 + draw.choice([-1, 300, 4_000]), owner)
-    for place, waiter in enumerate(draw.sample(OWNERS[:5], draw.choice([0, 0, 1, 2, 3]))):
-        master.read("ZADD", KEYS.queue, place + 1, waiter)
-        master.read("ZADD", KEYS.waiters, NOW_US // 1000 + draw.choice([-1, 7_000, 7_000]), waiter)
+    draw_queue(master, KEYS, draw, OWNERS[:5])
     if draw.random() < 0.2:
         master.read("SET", KEYS.limit, draw.choice([b"0", b"1", b"3"]), b"PX", 4_000)
-    if draw.random() < 0.1:
-        master.read("SET", draw.choice([KEYS.permits, KEYS.leases, KEYS.queue]), b"another program's")
-    if draw.random() < 0.7:
-        master.read("SET", KEYS.token, draw.choice([b"1699999999000000", b"%d" % (NOW_US + 9), b"x"]), b"PX", 20_000)
-    for key in (KEYS.permits, KEYS.leases, KEYS.queue, KEYS.waiters):
-        master.read("PEXPIRE", key, 5_000)
-    master.is_full = draw.random() < 0.1
+    draw_oddities(master, KEYS, draw)
     chosen = Master.DEFAULTS | {
         "owner": draw.choice(holders if holders and draw.random() < 0.7 else OWNERS),
         "slot": draw.choice([-1, -1, 0, 1, 2]),
@@ -776,11 +728,7 @@ def outcome(script: Any, draw: Random) -> tuple[Any, ...]:
         "fair": draw.choice([0, 1]),
         "hand": draw.choice([0, 1]),
     }
-    made = script.call(KEYS, **{argument: chosen[argument] for argument in script.own_arguments})
-    try:
-        reply = as_list(master.execute(made, draw.choice([FAR, FAR, NOW_US]), b"this:repl", 0))
-    except Exception as error:
-        reply = type(error)
+    reply = reply_of(master, script, KEYS, chosen, not_after_us=draw.choice([FAR, FAR, NOW_US]))
     keys = (KEYS.queue, KEYS.waiters, KEYS.token)
     return reply, heard, living(master), [(master.contents(key), master.read("PTTL", key)) for key in keys]
 
@@ -798,9 +746,7 @@ def living(master: VirtualMaster) -> list[Any]:
 
 @pytest.mark.parametrize("name", GENERAL)
 def test_the_usual_case_does_what_the_general_one_does(name: str) -> None:
-    usual, without = load(f"permit_{name}"), general(name)
-    for number in range(1_500):
-        assert outcome(usual, Random(SEED + number)) == outcome(without, Random(SEED + number)), SEED + number
+    check_usual_case(name, *GENERAL[name], outcome, seed=SEED)
 
 
 # headers --------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ A reader's name ends with ``&``, and beside the writer that is the same owner wi
 scripts for writers are here where they meet readers; `test_tables` has the rest of them.
 """
 
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from random import Random
@@ -12,8 +11,7 @@ from typing import Any
 
 import pytest
 import redis
-from attrs import define, evolve
-from support.replies import as_list
+from attrs import define
 from support.script_master import (
     FAR,
     LEASE_MS,
@@ -24,13 +22,12 @@ from support.script_master import (
     LeasedMaster,
     check_header,
     check_repeats,
-    fake_master,
-    real_master,
 )
 from support.script_master import run_virtual as run
 from support.script_walk import CLIENTS, Walk, client_of
 from support.script_walk import LEASE_MS as WALK_LEASE_MS
 from support.servers import Server
+from support.usual_cases import NOW_US, check_commands, check_usual_case, draw_oddities, draw_queue, heard_by, reply_of
 
 from relock._keys import LockKeys, lock_keys, read_keys
 from relock._scripts import load, script_names
@@ -74,20 +71,6 @@ class Master(LeasedMaster):
 
     def ttls(self) -> list[int]:
         return [self.redis.pttl(key) for key in (KEYS.lock, KEYS.leases)]
-
-
-@pytest.fixture(params=["fakeredis", "server"])
-def master(request: pytest.FixtureRequest) -> Iterator[Master]:
-    if request.param == "fakeredis":
-        yield from fake_master(Master)
-    else:
-        yield from real_master(Master, request.getfixturevalue("server"))
-
-
-@pytest.fixture
-def real(server: Server) -> Iterator[Master]:
-    """A real server, for scripts that ask for its incarnation."""
-    yield from real_master(Master, server, knows_incarnation=True)
 
 
 TAKE = pytest.mark.parametrize("take", ["acquire", "enqueue"])
@@ -900,18 +883,7 @@ COMMANDS = {
 @pytest.mark.every_server
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_usual_case_asks_no_more_of_a_server(server: Server, name: str) -> None:
-    with closing(redis.Redis.from_url(server.url)) as client:
-        client.flushall()
-        master = Master(client)
-        if name == "release":
-            master.call("acquire")
-        client.config_resetstat()
-        master.call(name)
-        calls = {
-            command.removeprefix("cmdstat_"): said["calls"] for command, said in client.info("commandstats").items()
-        }
-    assert {command: calls.get(command) for command in COMMANDS[name]} == COMMANDS[name]
-    assert not set(calls) - set(COMMANDS[name]) - {"eval", "config|resetstat", "config", "info"}
+    check_commands(server, Master, name, COMMANDS[name])
 
 
 GENERAL = {  # of the scripts without their usual cases: the line that leads there, and one that never does
@@ -920,49 +892,26 @@ GENERAL = {  # of the scripts without their usual cases: the line that leads the
     "leave": (b"if left and redis.pcall('ZREM', waiters", b"if false and redis.pcall('ZREM', waiters"),
 }
 SEED = 20261127
-NOW_US = 1_700_000_000_000_000
 OWNERS = [ME, YOU, THEY, OWN, WRITER, OTHER, YOU + b"~1.7", TAKES]
-
-
-def general(name: str) -> Any:
-    """Return the script without its usual case."""
-    script = load(name)
-    line, never = GENERAL[name]
-    assert script.source.count(line) == 1
-    return evolve(script, source=script.source.replace(line, never), sha=f"general {name}")
 
 
 def outcome(script: Any, draw: Random) -> tuple[Any, ...]:
     """Return the reply, the messages and the state after a drawn call in a drawn state."""
-    master, heard = VirtualMaster(lambda: NOW_US + 7, "this"), list[bytes]()
-    for client in draw.sample(["me", "you", "they"], draw.randint(0, 3)):
-        master.subscribe(f"lock:client:{client}".encode(), lambda _, message: heard.append(message))
+    master, heard = heard_by(draw.sample(CLIENTS, draw.randint(0, 3)))
     holders = draw.sample(OWNERS, draw.choice([0, 0, 0, 1, 1, 2, 3]))
     for owner in holders:
         master.read("HSET", KEYS.lock, owner, 1)
         if b"&" in owner and draw.random() < 0.95:
             master.read("ZADD", KEYS.leases, NOW_US // 1000 + draw.choice([-1, 300, 4_000]), owner)
-    for place, waiter in enumerate(draw.sample(OWNERS, draw.choice([0, 0, 1, 2, 3]))):
-        master.read("ZADD", KEYS.queue, place + 1, waiter)
-        master.read("ZADD", KEYS.waiters, NOW_US // 1000 + draw.choice([-1, 7_000, 7_000]), waiter)
-    if draw.random() < 0.1:
-        master.read("SET", draw.choice([KEYS.lock, KEYS.leases, KEYS.queue]), b"another program's")
-    if draw.random() < 0.7:
-        master.read("SET", KEYS.token, draw.choice([b"1699999999000000", b"%d" % (NOW_US + 9), b"x"]), b"PX", 20_000)
-    for key in (KEYS.lock, KEYS.leases, KEYS.queue, KEYS.waiters):
-        master.read("PEXPIRE", key, 5_000)
-    master.is_full = draw.random() < 0.1
+    draw_queue(master, KEYS, draw, OWNERS)
+    draw_oddities(master, KEYS, draw)
     chosen = Master.DEFAULTS | {
         "owner": draw.choice(holders if holders and draw.random() < 0.7 else OWNERS),
         "fence": draw.choice([0, 0, NOW_US + 5]),
         "fair": draw.choice([0, 1]),
         "hand": draw.choice([0, 1]),
     }
-    made = script.call(KEYS, **{argument: chosen[argument] for argument in script.own_arguments})
-    try:
-        reply = as_list(master.execute(made, draw.choice([FAR, FAR, NOW_US]), b"this:repl", 0))
-    except Exception as error:
-        reply = type(error)
+    reply = reply_of(master, script, KEYS, chosen, not_after_us=draw.choice([FAR, FAR, NOW_US]))
     left = [master.contents(key) for key in (KEYS.lock, KEYS.leases)]
     rest = [(master.contents(key), master.read("PTTL", key)) for key in (KEYS.queue, KEYS.waiters)]
     return reply, heard, left, master.read("PTTL", KEYS.lock), rest, master.contents(KEYS.token)
@@ -970,9 +919,7 @@ def outcome(script: Any, draw: Random) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("name", GENERAL)
 def test_the_usual_case_does_what_the_general_one_does(name: str) -> None:
-    usual, without = load(name), general(name)
-    for number in range(1_500):
-        assert outcome(usual, Random(SEED + number)) == outcome(without, Random(SEED + number)), SEED + number
+    check_usual_case(name, *GENERAL[name], outcome, seed=SEED)
 
 
 # headers --------------------------------------------------------------------------------------------------------------

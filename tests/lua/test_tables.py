@@ -21,8 +21,6 @@ from support.script_master import (
     ScriptMaster,
     check_header,
     check_repeats,
-    fake_master,
-    real_master,
 )
 from support.servers import Server
 
@@ -72,20 +70,6 @@ class Master(ScriptMaster):
     def holder(self) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = self.redis.hgetall(KEYS.lock)
         return found
-
-
-@pytest.fixture(params=["fakeredis", "server"])
-def master(request: pytest.FixtureRequest) -> Iterator[Master]:
-    if request.param == "fakeredis":
-        yield from fake_master(Master)
-    else:
-        yield from real_master(Master, request.getfixturevalue("server"))
-
-
-@pytest.fixture
-def real(server: Server) -> Iterator[Master]:
-    """A real server, for scripts that ask for its incarnation."""
-    yield from real_master(Master, server, knows_incarnation=True)
 
 
 def acquire(master: Master, owner: bytes = ME, count: int = 1, fair: int = 1, **other: Any) -> list[Any]:

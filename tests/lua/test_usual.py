@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import redis
-from attrs import evolve
 from support.replies import as_list
 from support.servers import Server
+from support.usual_cases import NOW_US, counted, heard_by, reply_of, without_usual_case
 
 from relock._keys import lock_keys
 from relock._scripts import Script, load
@@ -20,21 +20,20 @@ from relock.testing._master import VirtualMaster
 KEYS = lock_keys("lock", "a")
 ME, YOU = b"me:1", b"you:1"
 FAR = 9 * 10**15
-NOW_US = 1_700_000_000_000_000
 GUARD_MS = 900
 OWN: dict[str, Any] = {"owner": ME, "count": 1, "lease_ms": 5_000, "token_ms": 6_000, "fair": 1, "fence": 0, "hand": 1}
 OWN |= {"proposal": 0, "ticket": 0, "alive_ms": 7_000, "queue_ms": 30_000}
-TAKES = {"cmdstat_time": 1, "cmdstat_exists": 1, "cmdstat_hset": 1, "cmdstat_pexpire": 1, "cmdstat_set": 1}
-QUEUES = {"cmdstat_time": 1, "cmdstat_hlen": 1, "cmdstat_hkeys": 1, "cmdstat_zcount": 1, "cmdstat_zadd": 2}
-QUEUES |= {"cmdstat_zrank": 1, "cmdstat_pttl": 1, "cmdstat_pexpire": 2}
-HANDS = {"cmdstat_time": 1, "cmdstat_hdel": 1, "cmdstat_exists": 1, "cmdstat_zcount": 1, "cmdstat_zrange": 1}
-HANDS |= {"cmdstat_set": 1, "cmdstat_publish": 1, "cmdstat_hset": 1, "cmdstat_pexpire": 1, "cmdstat_zrem": 2}
+TAKES = {"time": 1, "exists": 1, "hset": 1, "pexpire": 1, "set": 1}
+QUEUES = {"time": 1, "hlen": 1, "hkeys": 1, "zcount": 1, "zadd": 2}
+QUEUES |= {"zrank": 1, "pttl": 1, "pexpire": 2}
+HANDS = {"time": 1, "hdel": 1, "exists": 1, "zcount": 1, "zrange": 1}
+HANDS |= {"set": 1, "publish": 1, "hset": 1, "pexpire": 1, "zrem": 2}
 COMMANDS = {
     "acquire": TAKES,
-    "acquire, guarded": {**TAKES, "cmdstat_hmget": 1},
-    "count": {"cmdstat_time": 1, "cmdstat_hexists": 1, "cmdstat_hset": 1},
-    "extend": {"cmdstat_time": 1, "cmdstat_hexists": 1, "cmdstat_pttl": 2, "cmdstat_pexpire": 2},
-    "release": {"cmdstat_time": 1, "cmdstat_hdel": 1, "cmdstat_exists": 1},
+    "acquire, guarded": {**TAKES, "hmget": 1},
+    "count": {"time": 1, "hexists": 1, "hset": 1},
+    "extend": {"time": 1, "hexists": 1, "pttl": 2, "pexpire": 2},
+    "release": {"time": 1, "hdel": 1, "exists": 1},
     "enqueue": QUEUES,
     "enqueue, behind others": QUEUES,
     "release, hands over": HANDS,
@@ -76,16 +75,13 @@ def test_the_usual_case_asks_no_more_of_a_server(server: Server, case: str) -> N
             waiter.subscribe("lock:client:you")
             waiter.get_message(timeout=5)
             run(client, "enqueue", "", [], owner=b"you:1@3000")
-        client.config_resetstat()
-        seconds, micros = client.time()
-        socket = f"{incarnation}?{int(seconds):d}{int(micros):06d}" if guarded else ""
-        owner = b"they:1@3000" if name == "enqueue" else ME
-        reply = run(client, name, socket, [KEYS.master] if guarded else [], owner=owner)
-        calls = {command: said["calls"] for command, said in client.info("commandstats").items()}
+        with counted(client) as calls:
+            seconds, micros = client.time()
+            socket = f"{incarnation}?{int(seconds):d}{int(micros):06d}" if guarded else ""
+            owner = b"they:1@3000" if name == "enqueue" else ME
+            reply = run(client, name, socket, [KEYS.master] if guarded else [], owner=owner)
     assert isinstance(reply, bytes) or name == "enqueue", reply
-    for outside in ("cmdstat_eval", "cmdstat_config|resetstat", "cmdstat_config", "cmdstat_info"):
-        calls.pop(outside, None)
-    calls["cmdstat_time"] -= 1
+    calls["time"] -= 1
     assert calls == COMMANDS[case]
 
 
@@ -301,19 +297,9 @@ PLACES = [b"1", b"1699999999000001", b"1699999999000002", b"%d" % NOW_US, b"%d" 
 TOKENS = [b"1699999999000000", b"%d" % NOW_US, b"%d" % (NOW_US + 9), b"7", b"", b"x", b"%d" % 2**60]
 
 
-def general(name: str) -> Script:
-    """Return the script without its usual case."""
-    script = load(name)
-    line, never = GENERAL[name]
-    assert script.source.count(line) == 1
-    return evolve(script, source=script.source.replace(line, never), sha=f"general {name}")
-
-
 def drawn(draw: Random) -> tuple[VirtualMaster, list[bytes], list[bytes]]:
     """Return a master in a state that may be odd, its holders, and the messages published there."""
-    master, heard = VirtualMaster(Clock(), "this"), list[bytes]()
-    for client in draw.sample(["me", "you", "they"], draw.choice([0, 1, 2, 3, 3])):
-        master.subscribe(f"lock:client:{client}".encode(), lambda _, message: heard.append(message))
+    master, heard = heard_by(draw.sample(["me", "you", "they"], draw.choice([0, 1, 2, 3, 3])), Clock())
     holders = draw.sample(OWNERS, draw.choice([0, 1, 1, 1, 1, 1, 2]))
     for owner in holders:
         master.read("HSET", KEYS.lock, owner, 1)
@@ -350,12 +336,7 @@ def outcome(script: Script, draw: Random) -> tuple[Any, ...]:
     chosen["client"] = draw.choice(["me", "you"])
     pairs = [(draw.choice(PLACES[:5]), draw.choice([*owners, *WAITERS])) for _ in range(draw.choice([1, 1, 1, 2, 3]))]
     rest = [item for pair in pairs for item in pair] if script.name == "heartbeat" else []
-    made = script.call(KEYS, *rest, **{argument: chosen[argument] for argument in script.own_arguments})
-    not_after_us = draw.choice([FAR, FAR, FAR, NOW_US - 1])
-    try:
-        reply = as_list(master.execute(made, not_after_us, b"this:repl", 0))
-    except Exception as error:
-        reply = type(error)
+    reply = reply_of(master, script, KEYS, chosen, *rest, not_after_us=draw.choice([FAR, FAR, FAR, NOW_US - 1]))
     left = [(master.contents(key), master.read("PTTL", key)) for key in (KEYS.lock, KEYS.queue, KEYS.waiters)]
     return reply, heard, left, master.contents(KEYS.token), master.read("PTTL", KEYS.token)
 
@@ -363,7 +344,7 @@ def outcome(script: Script, draw: Random) -> tuple[Any, ...]:
 @pytest.mark.parametrize("name", GENERAL)
 def test_the_usual_case_does_what_the_general_one_does(name: str) -> None:
     """Tokens may differ: larger if the first waiter was told in vain, and kept for longer."""
-    usual, without = load(name), general(name)
+    usual, without = load(name), without_usual_case(name, *GENERAL[name])
     differ = 0
     for number in range(STATES):
         reply, heard, left, token, kept_ms = outcome(usual, Random(SEED + number))
