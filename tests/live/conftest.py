@@ -9,13 +9,15 @@ import pytest
 from support.alarms import alarms_on
 from support.cluster import ClusterOfServers
 from support.ends import leave_to_leases
-from support.masters import Deployment
+from support.masters import Deployment, Masters
 from support.servers import Server, find_servers
 from support.tls import Tls, skipped_without_tls
+from support.until import until
 from support.urls import options_for
 
 from relock import Client
 
+GUARD_SECONDS = 120.0  # longer than any lease of the tests that use `three_masters`
 NODE_TIMEOUT = 5.0  # seconds, by default in these tests: a busy machine must not look like a silent master
 
 
@@ -48,6 +50,22 @@ def alarms() -> Iterator[None]:
     """Let SIGUSR1 raise `support.alarms.AlarmError` in the main thread."""
     with alarms_on(signal.SIGUSR1):
         yield
+
+
+@pytest.fixture
+def three_masters(start_server: Callable[..., Server]) -> Masters:
+    """Three masters of the test's own, which have votes."""
+    return Masters([start_server() for _ in range(3)], guard=GUARD_SECONDS).let_vote()
+
+
+@pytest.fixture
+def pair(start_server: Callable[..., Server]) -> tuple[Server, Server]:
+    """A master, and a replica that has caught up with it."""
+    master = start_server("--repl-diskless-sync-delay", "0")
+    replica = start_server("--replicaof", "127.0.0.1", str(master.port))
+    with replica.client() as client:
+        until(lambda: client.info("replication")["master_link_status"] == "up", within=20, what="it is a replica")
+    return master, replica
 
 
 @pytest.fixture

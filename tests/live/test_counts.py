@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import pytest
 from attrs import frozen
+from support.costs import learn_scripts
 from support.heartbeats import without_any_heartbeat
 from support.masters import Deployment
 from support.servers import Server
@@ -31,7 +32,7 @@ from relock._core import calls, hold
 from relock._core.effects import Answer, Ask
 from relock._core.lock_spec import HANDED_LEASE_SECONDS
 from relock._runtime.machine import Machine
-from relock._scripts import Prepared, load, script_names
+from relock._scripts import Prepared
 
 PATIENCE_SECONDS = 60.0
 OPTIONS = {"ttl": 120.0, "node_timeout": 40.0}  # a machine that stands still for a while must change nothing
@@ -205,14 +206,6 @@ def shown(asked: Asked) -> str:
         return asked.script.name
     (name,) = {call.script.name for call in asked.calls}
     return name if len(asked.calls) == 1 else f"{len(asked.calls)} {name}"
-
-
-def learn_scripts(server: Deployment) -> None:
-    """Let the masters load every script, because a client sends a script twice the first time."""
-    for member in server.members:
-        with member.client() as client:
-            for name in script_names():
-                client.script_load(load(name).source)
 
 
 @pytest.fixture

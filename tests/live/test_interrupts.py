@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support.alarms import AlarmError
-from support.instructions import Interrupt, Strike
+from support.alarms import AlarmError, interrupt_request
+from support.instructions import Interrupt, Strike, strike_clean_up
+from support.leftovers import are_free
 from support.masters import Deployment
 from support.until import until
 
 from relock import Client, Lock, LockLostError, NotOwnedError, QuorumError
 from relock._core.call_record import CallRecord
 from relock._core.hold import Hold
-from relock._core.interrupts import Interrupted
 from relock._runtime.machine import Machine
 from relock._runtime.session import closing
 
@@ -109,8 +109,7 @@ def same_count(masters: list[Redis], lock: Lock) -> bool:
 
 
 def is_free(masters: list[Redis], name: str) -> bool:
-    keys = [f"lock:{{{name}}}{part}" for part in ("", ":queue", ":waiters")]
-    return not any(redis.exists(*keys) for redis in masters)
+    return are_free(masters, f"lock:{{{name}}}")
 
 
 NESTED_TTL = 9.0  # if a master lost the outer acquire, the test waits for a third of this
@@ -252,20 +251,14 @@ def test_an_exception_while_another_one_is_cleaned_up_after_changes_nothing_abou
     """The first exception strikes before or after the call's record is written, the second in the clean-up."""
     masters = [one.client() for one in server.members]
 
+    def strike_first(lock: Lock) -> None:
+        with Strike(raise_at=first), contextlib.suppress(Interrupt):
+            action(lock)
+
     def play(number: int, second: Strike) -> Lock:
         lock = client.lock(f"{name}-{number}", owner=owner)
         prepare(action, lock)
-        clean_up = getattr(Interrupted, method)
-
-        def struck(self: Interrupted, *words: Any) -> None:
-            monkeypatch.undo()
-            with second:
-                clean_up(self, *words)
-
-        monkeypatch.setattr(Interrupted, method, struck)
-        with Strike(raise_at=first), contextlib.suppress(Interrupt):
-            action(lock)
-        monkeypatch.undo()
+        strike_clean_up(monkeypatch, method, second, lambda: strike_first(lock))
         return lock
 
     method = "undo_acquire" if action in (acquire, acquire_nested) else "undo_release"
@@ -349,13 +342,7 @@ def test_a_signal_between_request_and_reply_undoes_the_grant(own_server: Deploym
     with Client(own_server.url, ttl=30.0, node_timeout=2.0) as client:
         warm_up(client)
         lock = client.lock(name)
-        own_server.stop()
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
-        with pytest.raises(AlarmError):  # noqa: PT012  (on a busy machine the signal may come first)
-            timer.start()
-            lock.acquire()
-        timer.join()
-        own_server.cont()
+        interrupt_request(own_server, lock.acquire)
         assert not lock.owned()
         redis = own_server.client()
         until(lambda: not redis.exists(f"lock:{{{name}}}"), within=20.0, what="the grant is undone")

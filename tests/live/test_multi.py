@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support.alarms import AlarmError
-from support.instructions import Interrupt, Strike
-from support.masters import Deployment, Masters
+from support.alarms import AlarmError, interrupt_request
+from support.costs import check_costs, learn_scripts
+from support.instructions import Interrupt, Strike, points, strike_clean_up
+from support.leftovers import are_free
+from support.masters import Deployment, Masters, silenced
 from support.processes import Worker
 from support.servers import Server
 from support.until import until
 
 from relock import Client, LockLostError, Loss, MultiLock, NotOwnedError, QuorumError
-from relock._core.interrupts import Interrupted
-from relock._scripts import load, script_names
 
 Connect = Callable[..., Client]
 TTL = 30.0  # seconds: leftovers must still be there when a test looks for them
@@ -33,12 +33,11 @@ def names_of(name: str, count: int = 3) -> list[str]:
 
 
 def is_free(masters: list[Redis], name: str) -> bool:
-    keys = [f"lock:{{{name}}}{part}" for part in ("", ":queue", ":waiters")]
-    return not any(redis.exists(*keys) for redis in masters)
+    return are_free(masters, f"lock:{{{name}}}")
 
 
 def all_free(masters: list[Redis], lock: MultiLock) -> bool:
-    return all(is_free(masters, name) for name in lock.names)
+    return are_free(masters, *(f"lock:{{{name}}}" for name in lock.names))
 
 
 def same_counts(masters: list[Redis], lock: MultiLock, levels: int) -> bool:
@@ -73,12 +72,6 @@ ACTIONS: dict[str, tuple[Callable[[MultiLock], object], int, int]] = {
     "with": (use, 0, 0),
 }
 each_action = pytest.mark.parametrize("kind", ACTIONS)
-
-
-def points(total: int, seed: int, count: int) -> range:
-    """Return about `count` numbers of instructions to raise at, which the seed chooses."""
-    step = max(1, total // count)
-    return range(1 + seed % step, total + 1, step)
 
 
 def play(lock: MultiLock, kind: str, strike: Strike) -> None:
@@ -189,20 +182,8 @@ def test_an_exception_while_another_one_is_cleaned_up_after_changes_nothing_abou
     method = "undo_release" if "release" in kind else "undo_acquire"
 
     def play_both(number: object, first: int | None, second: Strike) -> MultiLock:
-        lock, clean_up = client.lock_all(names_of(f"{name}-{number}"), owner=owner), getattr(Interrupted, method)
-
-        def struck(self: Interrupted, *words: Any) -> None:
-            monkeypatch.undo()
-            with second:
-                clean_up(self, *words)
-
-        action, levels, _ = ACTIONS[kind]
-        for _ in range(levels):
-            lock.acquire()
-        monkeypatch.setattr(Interrupted, method, struck)
-        with Strike(raise_at=first), contextlib.suppress(Interrupt):
-            action(lock)
-        monkeypatch.undo()
+        lock = client.lock_all(names_of(f"{name}-{number}"), owner=owner)
+        strike_clean_up(monkeypatch, method, second, lambda: play(lock, kind, Strike(raise_at=first)))
         return lock
 
     play(client.lock_all(names_of(f"{name}-first"), owner=owner), kind, counted := Strike())
@@ -233,13 +214,7 @@ def test_a_signal_between_request_and_replies_undoes_every_grant(
     with Client(own_server.url, ttl=TTL, node_timeout=2.0) as client:
         warm_up(client)
         lock = client.lock_all(names_of(name))
-        own_server.stop()
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
-        with pytest.raises(AlarmError):  # noqa: PT012  (on a busy machine the signal may come first)
-            timer.start()
-            lock.acquire()
-        timer.join()
-        own_server.cont()
+        interrupt_request(own_server, lock.acquire)
         assert levels_of(client, lock) == [0, 0, 0]
         masters = [one.client() for one in own_server.members]
         until(lambda: all_free(masters, lock), within=20.0, what="the grants are undone")
@@ -355,12 +330,6 @@ def test_a_loss_is_told_once_and_the_others_are_held_until_they_are_left(
 # Masters --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def three_masters(start_server: Callable[..., Any]) -> Masters:
-    """Three masters of the test's own, which have votes."""
-    return Masters([start_server() for _ in range(3)], guard=TTL).let_vote()
-
-
 @pytest.mark.parametrize("how", ["down", "hung"])
 def test_a_quorum_is_enough(how: str, three_masters: Masters, connect: Connect, name: str) -> None:
     client, others = (connect(three_masters.url, ttl=TTL, node_timeout=5.0) for _ in range(2))
@@ -389,26 +358,20 @@ def test_without_a_quorum_nothing_is_left(three_masters: Masters, connect: Conne
     warm_up(client)
     masters = [one.client() for one in three_masters.members]
     lock = client.lock_all(names_of(name))
-    for victim in three_masters.members[1:]:
-        victim.stop()
-    with pytest.raises(QuorumError) as caught:
-        lock.acquire(timeout=0)
-    assert caught.value.lock == lock.names[0]
-    assert levels_of(client, lock) == [0, 0, 0]
-    for victim in three_masters.members[1:]:
-        victim.cont()
+    with silenced(three_masters.members[1:]):
+        with pytest.raises(QuorumError) as caught:
+            lock.acquire(timeout=0)
+        assert caught.value.lock == lock.names[0]
+        assert levels_of(client, lock) == [0, 0, 0]
     until(lambda: all_free(masters, lock), within=TTL / 2, what="nothing is left")
     with client.lock_all(lock.names, timeout=20):
         pass
 
 
 def test_each_grant_is_on_the_replica_when_acquire_returns(
-    start_server: Callable[..., Server], connect: Connect, name: str
+    pair: tuple[Server, Server], connect: Connect, name: str
 ) -> None:
-    master = start_server("--repl-diskless-sync-delay", "0")
-    replica = start_server("--replicaof", "127.0.0.1", str(master.port))
-    with replica.client() as redis:
-        until(lambda: redis.info("replication")["master_link_status"] == "up", within=20, what="it is a replica")
+    master, replica = pair
     client = connect(master.url, min_replicas=1, replica_timeout=0.5, ttl=60.0)
     for _ in range(3):
         with client.lock_all(names_of(name), timeout=20) as lock:
@@ -425,9 +388,7 @@ def test_each_grant_is_on_the_replica_when_acquire_returns(
 
 def test_each_lock_costs_one_script_for_each_call_and_no_more(own_server: Server, connect: Connect, name: str) -> None:
     """Counted by the server itself."""
-    for script in script_names():
-        with own_server.client() as redis:
-            redis.script_load(load(script).source)
+    learn_scripts(own_server)
     client = connect(own_server.url, ttl=120.0)
     warm_up(client)
     lock = client.lock_all(names_of(name, 10))
@@ -440,14 +401,7 @@ def test_each_lock_costs_one_script_for_each_call_and_no_more(own_server: Server
         (lock.release, 10),
         (lock.release, 10),
     ]
-    for do, scripts in deeds:
-        before = own_server.calls()
-        do()
-        after = own_server.calls()
-        asked = {command: after[command] - before.get(command, 0) for command in after}
-        assert {command: count for command, count in asked.items() if count and command != "info"} == (
-            {"evalsha": scripts} if scripts else {}
-        )
+    check_costs(own_server, deeds)
 
 
 def test_a_caller_that_waits_sends_no_more_than_it_must(own_server: Server, connect: Connect, name: str) -> None:

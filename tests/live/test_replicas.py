@@ -14,17 +14,6 @@ from relock import AsyncClient, Client, LockLostError, QuorumError
 Start = Callable[..., Server]
 
 
-@pytest.fixture
-def pair(start_server: Start) -> tuple[Server, Server]:
-    """A master, and a replica that has caught up with it."""
-    master = start_server("--repl-diskless-sync-delay", "0")
-    replica = start_server("--replicaof", "127.0.0.1", str(master.port))
-    client = replica.client()
-    until(lambda: client.info("replication")["master_link_status"] == "up", within=20, what="the server is a replica")
-    client.close()
-    return master, replica
-
-
 @pytest.mark.every_server
 def test_a_grant_is_on_the_replica_when_acquire_returns(
     pair: tuple[Server, Server], connect: Callable[..., Client], name: str

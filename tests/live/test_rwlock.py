@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from redis import Redis
 from support.cluster import ClusterOfServers
-from support.instructions import Interrupt, Strike
-from support.masters import Deployment, Masters
+from support.costs import check_costs, learn_scripts
+from support.instructions import Interrupt, Strike, points
+from support.leftovers import are_free
+from support.masters import Deployment, Masters, forget
 from support.processes import Worker
 from support.servers import Server
 from support.tasks import SOON, connecting
 from support.until import until
 
 from relock import Client, LockLostError, QuorumError, RWLock
-from relock._scripts import load, script_names
 
 Connect = Callable[..., Client]
 TTL = 30.0  # seconds: leftovers must still be there when a test looks for them
@@ -31,8 +32,7 @@ def key_of(name: str) -> str:
 
 
 def is_free(masters: list[Redis], name: str) -> bool:
-    keys = [f"{key_of(name)}{part}" for part in ("", ":leases", ":queue", ":waiters")]
-    return not any(redis.exists(*keys) for redis in masters)
+    return are_free(masters, key_of(name))
 
 
 def warm_up(client: Client) -> None:
@@ -79,8 +79,8 @@ def test_an_exception_at_any_instruction_of_a_downgrade_leaves_a_writer_or_a_rea
     for strike in (Strike(), counted):  # the first run fills caches
         leave(play("count", strike))
     assert counted.count > 600, "relock's instructions are seen"
-    step, left, seen = max(1, counted.count // (200 if len(masters) == 1 else 40)), [], set()
-    for point in range(1 + seed % step, counted.count + 1, step):
+    left, seen = [], set()
+    for point in points(counted.count, seed, 200 if len(masters) == 1 else 40):
         strike = Strike(raise_at=point)
         both = play(point, strike)
         assert levels(both) in {(2, 0), (0, 2)}, f"after an interrupt in {strike.where}"
@@ -120,12 +120,6 @@ def test_a_reader_that_was_killed_among_others_lets_a_writer_in_when_its_lease_h
 
 
 # Masters --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def three_masters(start_server: Callable[..., Any]) -> Masters:
-    """Three masters of the test's own, which have votes."""
-    return Masters([start_server() for _ in range(3)], guard=TTL).let_vote()
 
 
 @pytest.mark.parametrize("how", ["down", "hung"])
@@ -169,11 +163,7 @@ def test_masters_that_forgot_let_nobody_in_before_the_leases_are_over(
     kept = [lock for side, lock in (("write", both.write), ("read", both.read)) if held in (side, "both")]
     for lock in kept:
         assert lock.acquire(timeout=20)
-    for member in masters.members[:2]:
-        if how == "restarted":
-            member.restart(empty=True)
-        else:
-            member.cli("FLUSHALL")
+    forget(masters.members[:2], how)
     wanted = others.rwlock(name).write if held == "read" else others.rwlock(name).read
     is_taken = False
     while any(lock.owned() for lock in kept) and not is_taken:
@@ -199,12 +189,9 @@ def test_readers_that_a_lone_master_forgot_are_lost(own_server: Server, connect:
 
 
 def test_holds_of_both_kinds_are_on_the_replica_when_acquire_returns(
-    start_server: Callable[..., Server], connect: Connect, name: str
+    pair: tuple[Server, Server], connect: Connect, name: str
 ) -> None:
-    master = start_server("--repl-diskless-sync-delay", "0")
-    replica = start_server("--replicaof", "127.0.0.1", str(master.port))
-    with replica.client() as redis:
-        until(lambda: redis.info("replication")["master_link_status"] == "up", within=20, what="it is a replica")
+    master, replica = pair
     client = connect(master.url, min_replicas=1, replica_timeout=0.5, ttl=60.0)
     both = client.rwlock(name, timeout=20)
     for _ in range(3):
@@ -255,9 +242,7 @@ def test_a_read_write_lock_is_on_the_node_that_has_its_slot(
 
 def test_a_call_costs_one_script_and_no_more(own_server: Server, connect: Connect, name: str) -> None:
     """Counted by the server itself."""
-    for script in script_names():
-        with own_server.client() as redis:
-            redis.script_load(load(script).source)
+    learn_scripts(own_server)
     client = connect(own_server.url, ttl=120.0)
     warm_up(client)
     both = client.rwlock(name)
@@ -275,14 +260,7 @@ def test_a_call_costs_one_script_and_no_more(own_server: Server, connect: Connec
         (both.write.downgrade, 2),
         (both.read.release, 1),
     ]
-    for do, scripts in deeds:
-        before = own_server.calls()
-        do()
-        after = own_server.calls()
-        asked = {command: after[command] - before.get(command, 0) for command in after}
-        assert {command: count for command, count in asked.items() if count and command != "info"} == (
-            {"evalsha": scripts} if scripts else {}
-        )
+    check_costs(own_server, deeds)
 
 
 @pytest.mark.parametrize("masters", [1, 3])

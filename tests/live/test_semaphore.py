@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -10,17 +9,17 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from support.alarms import AlarmError
+from support.alarms import interrupt_request
 from support.cluster import ClusterOfServers
-from support.instructions import Interrupt, Strike
-from support.masters import Deployment, Masters
+from support.costs import check_costs, learn_scripts
+from support.instructions import Interrupt, Strike, points, strike_clean_up
+from support.leftovers import are_free
+from support.masters import Deployment, Masters, forget, silenced
 from support.processes import Worker
 from support.servers import Server
 from support.until import until
 
 from relock import Client, LockLostError, Loss, NotOwnedError, Permit, QuorumError, Semaphore
-from relock._core.interrupts import Interrupted
-from relock._scripts import load, script_names
 
 Connect = Callable[..., Client]
 TTL = 30.0  # seconds: leftovers must still be there when a test looks for them
@@ -35,8 +34,7 @@ def key_of(name: str) -> str:
 
 
 def is_free(masters: list[Redis], name: str) -> bool:
-    keys = [f"{key_of(name)}{part}" for part in ("", ":leases", ":queue", ":waiters")]
-    return not any(redis.exists(*keys) for redis in masters)
+    return are_free(masters, key_of(name))
 
 
 def got(semaphore: Semaphore, permits: int = 1, **options: Any) -> Permit:
@@ -87,12 +85,6 @@ ACTIONS: dict[str, tuple[Callable[[Caller], None], bool]] = {
 DOORS = {"Semaphore.acquire", "Semaphore.__enter__", "Semaphore.__exit__"}
 each_action = pytest.mark.parametrize("kind", ACTIONS)
 BETWEEN_MAX = 8  # instructions of a door before its call begins, and after the call has ended
-
-
-def points(total: int, seed: int, count: int) -> range:
-    """Return about `count` numbers of instructions to raise at, which the seed chooses."""
-    step = max(1, total // count)
-    return range(1 + seed % step, total + 1, step)
 
 
 def play(semaphore: Semaphore, kind: str, strike: Strike) -> Caller:
@@ -188,16 +180,8 @@ def test_an_exception_while_another_one_is_cleaned_up_after_changes_nothing_abou
     method = "undo_release" if kind == "release" else "undo_acquire"
 
     def play_both(number: object, first: int | None, second: Strike) -> Semaphore:
-        semaphore, clean_up = client.semaphore(f"{name}-{number}", 2, owner="job"), getattr(Interrupted, method)
-
-        def struck(self: Interrupted, *words: Any) -> None:
-            monkeypatch.undo()
-            with second:
-                clean_up(self, *words)
-
-        monkeypatch.setattr(Interrupted, method, struck)
-        play(semaphore, kind, Strike(raise_at=first))
-        monkeypatch.undo()
+        semaphore = client.semaphore(f"{name}-{number}", 2, owner="job")
+        strike_clean_up(monkeypatch, method, second, lambda: play(semaphore, kind, Strike(raise_at=first)))
         return semaphore
 
     play(client.semaphore(f"{name}-first", 2, owner="job"), kind, counted := Strike())
@@ -220,13 +204,7 @@ def test_a_signal_between_request_and_replies_undoes_the_grant(own_server: Deplo
     with Client(own_server.url, ttl=TTL, node_timeout=2.0) as client:
         warm_up(client)
         semaphore = client.semaphore(name, 1)
-        own_server.stop()
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
-        with pytest.raises(AlarmError):  # noqa: PT012  (on a busy machine the signal may come first)
-            timer.start()
-            semaphore.acquire()
-        timer.join()
-        own_server.cont()
+        interrupt_request(own_server, semaphore.acquire)
         masters = [one.client() for one in own_server.members]
         until(lambda: is_free(masters, name), within=20.0, what="the grant is undone")
         got(semaphore).release()
@@ -311,12 +289,6 @@ def test_permits_are_renewed_and_a_loss_is_told_once(connect: Connect, server: D
 # Masters --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def three_masters(start_server: Callable[..., Any]) -> Masters:
-    """Three masters of the test's own, which have votes."""
-    return Masters([start_server() for _ in range(3)], guard=UNHURRIED["ttl"]).let_vote()
-
-
 @pytest.mark.parametrize("how", ["down", "hung"])
 def test_a_quorum_is_enough(how: str, three_masters: Masters, connect: Connect, name: str) -> None:
     client, others = (connect(three_masters.url, ttl=TTL, node_timeout=5.0) for _ in range(2))
@@ -344,13 +316,10 @@ def test_without_a_quorum_nothing_is_left(three_masters: Masters, connect: Conne
     client = connect(three_masters.url, ttl=TTL, node_timeout=0.5)
     warm_up(client)
     masters = [one.client() for one in three_masters.members]
-    for victim in three_masters.members[1:]:
-        victim.stop()
-    with pytest.raises(QuorumError):
-        client.semaphore(name, 2).acquire(timeout=0)
-    assert client.statistics().held == 0
-    for victim in three_masters.members[1:]:
-        victim.cont()
+    with silenced(three_masters.members[1:]):
+        with pytest.raises(QuorumError):
+            client.semaphore(name, 2).acquire(timeout=0)
+        assert client.statistics().held == 0
     until(lambda: is_free(masters, name), within=TTL / 2, what="nothing is left")
     got(client.semaphore(name, 2)).release()
 
@@ -384,11 +353,7 @@ def test_masters_that_forgot_let_nobody_into_a_slot_before_its_lease_is_over(
     warm_up(holder)
     warm_up(others)
     permit = got(holder.semaphore(name, 1, renew=False))
-    for member in masters.members[:2]:
-        if how == "restarted":
-            member.restart(empty=True)
-        else:
-            member.cli("FLUSHALL")
+    forget(masters.members[:2], how)
     second: Permit | None = None
     while permit.owned() and second is None:
         with contextlib.suppress(QuorumError):
@@ -410,12 +375,9 @@ def test_permits_that_a_lone_master_forgot_are_lost(own_server: Server, connect:
 
 
 def test_a_permit_is_on_the_replica_when_acquire_returns(
-    start_server: Callable[..., Server], connect: Connect, name: str
+    pair: tuple[Server, Server], connect: Connect, name: str
 ) -> None:
-    master = start_server("--repl-diskless-sync-delay", "0")
-    replica = start_server("--replicaof", "127.0.0.1", str(master.port))
-    with replica.client() as redis:
-        until(lambda: redis.info("replication")["master_link_status"] == "up", within=20, what="it is a replica")
+    master, replica = pair
     client = connect(master.url, min_replicas=1, replica_timeout=0.5, ttl=60.0)
     semaphore = client.semaphore(name, 2, timeout=20)
     for _ in range(3):
@@ -460,16 +422,9 @@ def test_a_semaphore_is_on_the_node_that_has_its_slot(cluster: ClusterOfServers,
 # Costs ----------------------------------------------------------------------------------------------------------------
 
 
-def load_scripts(server: Server) -> None:
-    """Spare the server the calls of scripts that it does not know yet."""
-    with server.client() as redis:
-        for script in script_names():
-            redis.script_load(load(script).source)
-
-
 def test_a_call_costs_one_script_and_no_more(own_server: Server, connect: Connect, name: str) -> None:
     """Counted by the server itself."""
-    load_scripts(own_server)
+    learn_scripts(own_server)
     client = connect(own_server.url, **UNHURRIED)
     warm_up(client)
     semaphore, permits = client.semaphore(name, 3), list[Permit]()
@@ -485,22 +440,14 @@ def test_a_call_costs_one_script_and_no_more(own_server: Server, connect: Connec
         (lambda: permits.pop().release(), 1),
         (lambda: permits.pop().release(), 1),
     ]
-    for do, scripts in deeds:
-        before = own_server.calls()
-        do()
-        after = own_server.calls()
-        asked = {command: after[command] - before.get(command, 0) for command in after}
-        assert {command: count for command, count in asked.items() if count and command != "info"} == (
-            {"evalsha": scripts} if scripts else {}
-        )
+    check_costs(own_server, deeds)
 
 
 def test_a_caller_asks_several_masters_once_where_all_is_free(
     three_masters: Masters, connect: Connect, name: str
 ) -> None:
     """The first slot is a guess, and each guess is right: an acquire and a release are two scripts on each master."""
-    for one in three_masters.members:
-        load_scripts(one)
+    learn_scripts(three_masters)
     client, turns = connect(three_masters.url, **UNHURRIED), 10
     for number in range(turns):
         got(client.semaphore(f"{name}-{number}", 100)).release()

@@ -7,7 +7,10 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import pytest
+
 import relock
+from relock._core.interrupts import Interrupted
 
 SOURCE = str(Path(relock.__file__).parent)
 
@@ -24,6 +27,12 @@ def is_of_relock(code: CodeType) -> bool:
 def is_any(_: CodeType) -> bool:
     """Return True: every function counts that is called from here on, also of the standard library."""
     return True
+
+
+def points(total: int, seed: int, count: int) -> range:
+    """Return about `count` numbers of instructions to raise at, which the seed chooses."""
+    step = max(1, total // count)
+    return range(1 + seed % step, total + 1, step)
 
 
 class Strike:
@@ -74,3 +83,17 @@ class Strike:
                 frame.f_trace = None
                 raise Interrupt(self.where)
         return self._trace
+
+
+def strike_clean_up(monkeypatch: pytest.MonkeyPatch, method: str, second: Strike, play: Callable[[], object]) -> None:
+    """Make a call that is interrupted, with a second strike in the method of `Interrupted` that cleans up after it."""
+    clean_up = getattr(Interrupted, method)
+
+    def struck(self: Interrupted, *words: Any) -> None:
+        monkeypatch.undo()
+        with second:
+            clean_up(self, *words)
+
+    monkeypatch.setattr(Interrupted, method, struck)
+    play()
+    monkeypatch.undo()

@@ -8,7 +8,8 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -310,3 +311,22 @@ class Proxies:
 
 Deployment = Server | Masters  # connections of a test's clients lead to it
 ProxyBefore = Proxy | Proxies
+
+
+@contextmanager
+def silenced(servers: Sequence[Server]) -> Iterator[None]:
+    """Freeze these servers for the time of the block."""
+    for server in servers:
+        server.stop()
+    yield
+    for server in servers:
+        server.cont()
+
+
+def forget(servers: Sequence[Server], how: str) -> None:
+    """Let these servers forget all that they have: they are ``restarted``, or ``flushed``."""
+    for server in servers:
+        if how == "restarted":
+            server.restart(empty=True)
+        else:
+            server.cli("FLUSHALL")

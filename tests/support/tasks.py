@@ -1,8 +1,8 @@
 """Common part of tests of tasks: clients that are closed at the end, and waiting."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from relock import AsyncClient
@@ -11,6 +11,7 @@ from support.urls import options_for
 
 SOON = 20.0  # seconds after which a wait has failed
 NODE_TIMEOUT = 5.0
+TURNS = (*range(20), *range(20, 311, 10))  # of a loop, after which a test cancels a call: up to the end of any
 Connect = Callable[..., AsyncClient]
 
 
@@ -45,6 +46,18 @@ async def until(predicate: Callable[[], object], what: str) -> None:
         await asyncio.wait_for(look(), SOON)
     except TimeoutError:
         raise AssertionError(f"not within {SOON} s: {what}") from None
+
+
+async def cancel_after(turns: int, call: Coroutine[Any, Any, object]) -> bool:
+    """Start a task, and cancel it so many turns of the loop later; return whether it was over by then."""
+    task = asyncio.create_task(call)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    was_over = task.done()
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    return was_over
 
 
 async def free(client: AsyncClient, name: str) -> None:

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 from support.masters import Deployment
-from support.tasks import NODE_TIMEOUT, SOON, free, lose, until
+from support.tasks import NODE_TIMEOUT, SOON, cancel_after, free, lose, until
 from support.until import until as sync_until
 from support.urls import options_for
 
@@ -61,12 +61,7 @@ async def test_a_release_that_is_cancelled_is_carried_out(client: AsyncClient, n
     lock = client.lock_all(names_of(name), owner="job")
     for turns in (0, 1):
         await lock.acquire()
-        task = asyncio.create_task(lock.release())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await cancel_after(turns, lock.release())
         await all_free(client, lock)
     assert client.statistics().held == 0
 

@@ -1,12 +1,11 @@
 """Read-write lock, for tasks: owners, cancellation, and the ends of bodies whose hold is lost."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.tasks import SOON, Connect, free, until
+from support.tasks import SOON, TURNS, Connect, cancel_after, free, until
 
 from relock import AsyncClient, AsyncLock, AsyncRWLock, LockLostError, UpgradeError
 
@@ -84,19 +83,12 @@ async def test_a_call_that_is_cancelled_at_any_await_leaves_nothing_or_all(clien
     seen: list[tuple[int, int]] = []
     calls: list[Callable[[AsyncRWLock], Any]] = [read, downgrade]
     for number, call in enumerate(calls):
-        turns, is_over = 0, False
-        while not is_over:
+        for turns in TURNS:
             both = client.rwlock(f"{name}-{number}-{turns}")
-            task = asyncio.create_task(call(both))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            is_over = task.done() or turns > 300
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            turns += 1 if turns < 20 else 10
-            if turns % 5 == 0 or turns < 20:
-                await free(client, both.name)
+            was_over = await cancel_after(turns, call(both))
+            await free(client, both.name)
+            if was_over:
+                break
     assert set(seen) <= {(1, 0), (0, 1)}
     assert seen
     await until(lambda: client.statistics().held == 0, "no hold is left")

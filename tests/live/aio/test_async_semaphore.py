@@ -1,13 +1,12 @@
 """Permits of a semaphore, for tasks: owners, cancellation, and the ends of tasks, loops and clients."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.masters import Deployment
-from support.tasks import NODE_TIMEOUT, SOON, Connect, until
+from support.tasks import NODE_TIMEOUT, SOON, TURNS, Connect, cancel_after, until
 from support.until import until as sync_until
 from support.urls import options_for
 
@@ -113,20 +112,13 @@ async def test_a_call_that_is_cancelled_at_any_await_leaves_nothing(client: Asyn
 
     calls: list[Callable[[AsyncSemaphore], Any]] = [use, take_and_release]
     for number, call in enumerate(calls):
-        turns, is_over = 0, False
-        while not is_over:
+        for turns in TURNS:
             semaphore = client.semaphore(f"{name}-{number}-{turns}", 1)
-            task = asyncio.create_task(call(semaphore))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            is_over = task.done() or turns > 300
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            was_over = await cancel_after(turns, call(semaphore))
             assert not semaphore._entered
-            turns += 1 if turns < 20 else 10
-            if turns % 5 == 0 or turns < 20:
-                await all_free(semaphore)
+            await all_free(semaphore)
+            if was_over:
+                break
     await until(lambda: client.statistics().held == 0, "no permit is left")
 
 
@@ -170,12 +162,7 @@ async def test_a_release_that_is_cancelled_is_carried_out(client: AsyncClient, n
     semaphore = client.semaphore(name, 1, owner="job")
     for turns in (0, 1):
         permit = await got(semaphore)
-        task = asyncio.create_task(permit.release())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await cancel_after(turns, permit.release())
         await all_free(semaphore)
     assert client.statistics().held == 0
 
