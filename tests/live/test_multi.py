@@ -14,7 +14,7 @@ from support.alarms import AlarmError, interrupt_request
 from support.costs import check_costs, learn_scripts
 from support.instructions import Interrupt, Strike, points, strike_clean_up
 from support.leftovers import are_free
-from support.masters import Deployment, Masters, silenced
+from support.masters import Deployment, Masters, disable, silenced
 from support.processes import Worker
 from support.servers import Server
 from support.until import until
@@ -336,10 +336,7 @@ def test_a_quorum_is_enough(how: str, three_masters: Masters, connect: Connect, 
     warm_up(client)
     warm_up(others)
     victim = three_masters.members[1]
-    if how == "down":
-        victim.kill()
-    else:
-        victim.stop()
+    disable(victim, how)
     lock = client.lock_all(names_of(name), timeout=20)
     for _ in range(3):
         with lock:

@@ -12,7 +12,7 @@ from support.cluster import ClusterOfServers
 from support.costs import check_costs, learn_scripts
 from support.instructions import Interrupt, Strike, points
 from support.leftovers import are_free
-from support.masters import Deployment, Masters, forget
+from support.masters import Deployment, Masters, disable, forget
 from support.processes import Worker
 from support.servers import Server
 from support.tasks import SOON, connecting
@@ -128,10 +128,7 @@ def test_a_quorum_is_enough(how: str, three_masters: Masters, connect: Connect, 
     warm_up(client)
     warm_up(others)
     victim = three_masters.members[1]
-    if how == "down":
-        victim.kill()
-    else:
-        victim.stop()
+    disable(victim, how)
     both, other = client.rwlock(name, timeout=20), others.rwlock(name, timeout=20)
     for _ in range(3):
         with both.write, both.read:

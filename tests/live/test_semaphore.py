@@ -14,7 +14,7 @@ from support.cluster import ClusterOfServers
 from support.costs import check_costs, learn_scripts
 from support.instructions import Interrupt, Strike, points, strike_clean_up
 from support.leftovers import are_free
-from support.masters import Deployment, Masters, forget, silenced
+from support.masters import Deployment, Masters, disable, forget, silenced
 from support.processes import Worker
 from support.servers import Server
 from support.until import until
@@ -295,10 +295,7 @@ def test_a_quorum_is_enough(how: str, three_masters: Masters, connect: Connect, 
     warm_up(client)
     warm_up(others)
     victim = three_masters.members[1]
-    if how == "down":
-        victim.kill()
-    else:
-        victim.stop()
+    disable(victim, how)
     semaphore = client.semaphore(name, 2, timeout=20)
     for _ in range(3):
         with semaphore as first, others.semaphore(name, 2, timeout=20) as second:

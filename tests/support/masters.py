@@ -323,6 +323,14 @@ def silenced(servers: Sequence[Server]) -> Iterator[None]:
         server.cont()
 
 
+def disable(server: Server, how: str) -> None:
+    """End a server, which is then ``down``, or freeze it, which is then ``hung``."""
+    if how == "down":
+        server.kill()
+    else:
+        server.stop()
+
+
 def forget(servers: Sequence[Server], how: str) -> None:
     """Let these servers forget all that they have: they are ``restarted``, or ``flushed``."""
     for server in servers:
