@@ -325,12 +325,14 @@ def test_a_master_that_was_flushed_gets_the_permits_again_by_their_renewals(
     three_masters: Masters, connect: Connect, name: str
 ) -> None:
     """The master has no vote for a while, and learns which slots are taken."""
-    client = connect(three_masters.url, ttl=4.5)
+    client = connect(three_masters.url, **UNHURRIED)
     semaphore, first = client.semaphore(name, 2), three_masters.members[0].client()
     permits = [got(semaphore), got(semaphore)]
     until(lambda: first.hlen(key_of(name)) == 2, within=20, what="each master has both")
     before = first.hgetall(key_of(name))
     first.delete(key_of(name), f"{key_of(name)}:leases")
+    for permit in permits:
+        assert permit.extend() > 0
     until(lambda: first.hgetall(key_of(name)) == before, within=30, what="the renewals give them back")
     assert all(permit.owned() for permit in permits)
     assert semaphore.acquire(timeout=0) is None
