@@ -326,19 +326,25 @@ def test_a_master_that_was_flushed_gets_the_permits_again_by_their_renewals(
 ) -> None:
     """The master has no vote for a while, and learns which slots are taken."""
     client = connect(three_masters.url, **UNHURRIED)
-    semaphore, first = client.semaphore(name, 2), three_masters.members[0].client()
+    warm_up(client)
+    masters = [one.client() for one in three_masters.members]
+    semaphore, first = client.semaphore(name, 2), masters[0]
     permits = [got(semaphore), got(semaphore)]
-    until(lambda: first.hlen(key_of(name)) == 2, within=20, what="each master has both")
+
+    def renewed_everywhere() -> bool:
+        """Renew both permits; report whether each master has both of them."""
+        assert all(permit.extend() > 0 for permit in permits)
+        return all(one.hlen(key_of(name)) == len(permits) for one in masters)
+
+    until(renewed_everywhere, within=30, what="each master has both")
     before = first.hgetall(key_of(name))
     first.delete(key_of(name), f"{key_of(name)}:leases")
-    for permit in permits:
-        assert permit.extend() > 0
-    until(lambda: first.hgetall(key_of(name)) == before, within=30, what="the renewals give them back")
+    until(renewed_everywhere, within=30, what="the renewals give them back")
+    assert first.hgetall(key_of(name)) == before
     assert all(permit.owned() for permit in permits)
     assert semaphore.acquire(timeout=0) is None
     for permit in permits:
         permit.release()
-    masters = [one.client() for one in three_masters.members]
     until(lambda: is_free(masters, name), within=30, what="nothing is left")
 
 
