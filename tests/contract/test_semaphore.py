@@ -109,7 +109,7 @@ class Queue:
 
 
 def test_there_are_never_more_permits_than_the_limit(rig: Rig, name: str) -> None:
-    clients = [warm(rig), warm(rig)]
+    clients = [warm(rig, node_timeout=PATIENT), warm(rig, node_timeout=PATIENT)]
     limit, inside, most = 2, set[Any](), list[int]()
 
     def work(client: Client) -> None:
