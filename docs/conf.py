@@ -74,13 +74,18 @@ def write_scripts_page() -> None:
 def write_command_line_page() -> None:
     """The reference of the command line: what its own ``--help`` says."""
     overview = _help()
-    commands = re.findall(
-        r"^  ([a-z]+) {2,}", overview.partition("Commands:")[2].partition("Exit codes:")[0], re.MULTILINE
-    )
     lines = ["```text", overview, "```", ""]
-    for command in commands:
-        lines += [f"## `relock {command}`", "", "```text", _help(command), "```", ""]
+    for command in _commands_in(overview):
+        text = _help(command)
+        lines += [f"## `relock {command}`", "", "```text", text, "```", ""]
+        for part in _commands_in(text):
+            lines += ["```text", _help(command, part), "```", ""]
     _write("command-line.md", lines)
+
+
+def _commands_in(text: str) -> list[str]:
+    listed = text.partition("Commands:")[2].partition("Exit codes:")[0]
+    return re.findall(r"^  ([a-z]+) {2,}", listed, re.MULTILINE)
 
 
 def _help(*command: str) -> str:

@@ -26,9 +26,10 @@ MEANINGS = (
     (ExitCode.OK, "done; for run: the command's own exit code is passed on, whatever it is"),
     (
         ExitCode.WRONG,
-        "doctor found something wrong; guard: no was the answer; demo: the verdict is bad; bench: two had it at once",
+        "doctor found something wrong; guard: no was the answer; demo: the verdict is bad; bench: two had it at once; "
+        "order: there is a cycle",
     ),
-    (ExitCode.USAGE, "the command line is wrong"),
+    (ExitCode.USAGE, "the command line is wrong; order: a file can't be read"),
     (ExitCode.UNREACHABLE, "too few masters answered (EX_UNAVAILABLE)"),
     (
         ExitCode.NOT_AVAILABLE,
