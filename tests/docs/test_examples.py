@@ -26,7 +26,7 @@ from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 
 import relock
 from relock import AsyncClient, Client
-from relock.testing import Lab, local_server
+from relock.testing import Lab, local_server, watch_order
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -65,6 +65,7 @@ def _run_tests(namespace: dict[str, Any]) -> None:
     fixtures: dict[str, Callable[[], AbstractContextManager[object]]] = {
         "relock_lab": Lab,
         "relock_server": local_server,
+        "relock_order": watch_order,
     }
     for name in [name for name in namespace if name.startswith("test_")]:
         with contextlib.ExitStack() as stack:

@@ -25,7 +25,7 @@ from relock._core.host import Host
 from relock._core.lock_spec import LockSpec
 from relock._core.multi import NotAll, _MemberCalls
 from relock._core.quorum import Outcome
-from relock._owner import Owner, OwnerKey, PermitKey, ReadKey, caller_name, task_of
+from relock._owner import Owner, OwnerKey, ReadKey, caller_name, task_of
 from relock.aio_lock import AsyncLock
 from relock.lock import Lock
 from relock.testing._order_graph import Cycle, OrderEdge, OrderGraph, class_of, describe, find_cycles, write_graph
@@ -163,7 +163,7 @@ def _holds_of(host: Host, who: Owner) -> list[Hold]:
         for one in hosts
         if not one.closed
         for hold in one.holds.copy().values()
-        if hold.count > 0 and hold.loss is None and _owner_of(hold.key) == owner
+        if hold.loss is None and _owner_of(hold.key) == owner
     ]
 
 
@@ -226,8 +226,11 @@ _acquire_unwatched, _acquire_all_unwatched = Calls.acquire, _MemberCalls.acquire
 def _acquire(
     calls: Calls, record: CallRecord, spec: LockSpec, who: Owner, until: float, *, count: int = 1
 ) -> CallFlow[Outcome | None]:
-    """Take a level as `Calls.acquire` does, watched; a permit, and a member of a multi-lock, are not watched here."""
-    if isinstance(calls, _MemberCalls) or isinstance(who.key, PermitKey):
+    """Take a level as `Calls.acquire` does, watched; the members of a multi-lock are watched as one, below.
+
+    No edge leads to a permit or from one: each permit is an owner of its own.
+    """
+    if isinstance(calls, _MemberCalls):
         return (yield from _acquire_unwatched(calls, record, spec, who, until, count=count))
     site = _ask(calls._host, [spec], who, until)
     outcome = yield from _acquire_unwatched(calls, record, spec, who, until, count=count)

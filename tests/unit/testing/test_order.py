@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import pytest
 
 import relock
-from relock import Client
+from relock import Client, LockLostError
 from relock._core.calls import Calls
 from relock._core.hold import Hold
 from relock._core.multi import _MemberCalls
 from relock.aio_lock import AsyncLock
 from relock.lock import Lock
-from relock.testing import OrderError, watch_order
+from relock.testing import OrderError, _order, watch_order
 from relock.testing._order_graph import read_graph
 
 if TYPE_CHECKING:
@@ -293,6 +293,50 @@ def test_a_writer_that_reads_does_not_wait(lab: "Lab", client: Client) -> None:
     assert seen(lab, work) == ["a b"]
 
 
+def test_a_reader_that_reads_again_does_not_wait(lab: "Lab", client: Client) -> None:
+    both = client.rwlock("a")
+
+    def work() -> None:
+        with both.read, client.lock("b"), both.read:
+            pass
+
+    assert seen(lab, work) == ["a b"]
+
+
+def test_a_lock_of_the_same_name_under_another_prefix_is_no_second_one_of_its_class(lab: "Lab") -> None:
+    first, second = lab.client("first"), lab.client("second", prefix="other")
+
+    def work() -> None:
+        with first.lock("a"), second.lock("a"):
+            pass
+
+    assert seen(lab, work) == []
+
+
+def test_a_lost_lock_is_not_held(lab: "Lab", client: Client) -> None:
+    def work() -> None:
+        lock = client.lock("a", ttl=10)
+        lock.acquire()
+        client.force_release("a")
+        lab.sleep(20)
+        nested(client, "b")()
+        with pytest.raises(LockLostError):
+            lock.release()
+
+    assert seen(lab, work) == []
+
+
+def test_what_a_closed_client_had_is_not_held(lab: "Lab") -> None:
+    first, second = lab.client("first"), lab.client("second")
+
+    def work() -> None:
+        first.lock("a").acquire()
+        first.close()
+        nested(second, "b")()
+
+    assert seen(lab, work) == []
+
+
 def test_permits_are_no_locks(lab: "Lab", client: Client) -> None:
     def work() -> None:
         with client.semaphore("gpu", 2), client.lock("a"), client.semaphore("cpu", 2):
@@ -359,6 +403,34 @@ def test_each_of_two_watches_sees_what_happens_while_it_is_open(lab: "Lab", clie
         lab.run(nested(client, "c", "d"))
     assert list(inner.graph) == [("b", "c")]
     assert list(outer.graph) == [("a", "b"), ("b", "c"), ("c", "d")]
+
+
+def test_the_end_of_one_watch_takes_nothing_from_another(lab: "Lab", client: Client) -> None:
+    def work() -> None:
+        with client.lock("a"):
+            with watch_order():
+                pass
+            nested(client, "b")()
+
+    with watch_order() as watch:
+        lab.run(work)
+    (edge,) = watch.graph.values()
+    assert edge.taken_at
+
+
+def test_a_watch_that_opens_while_another_one_ends_has_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    put, before = _order._set, hooks()
+    with contextlib.ExitStack() as stack:
+
+        def open_before(*functions: Any) -> None:
+            monkeypatch.undo()
+            stack.enter_context(watch_order())  # as another thread may do at this moment
+            put(*functions)
+
+        with watch_order():
+            monkeypatch.setattr(_order, "_set", open_before)
+        assert not set(before) & set(hooks())
+    assert hooks() == before
 
 
 def test_an_error_of_the_block_comes_first(lab: "Lab", client: Client, tmp_path: Path) -> None:
