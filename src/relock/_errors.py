@@ -4,6 +4,7 @@
     ├── NotOwnedError        (RuntimeError)     The caller holds nothing: a mistake in the calling code.
     ├── LockLostError        (RuntimeError)     The caller's hold ended before its release.
     ├── UpgradeError         (RuntimeError)     The caller has the lock as a reader, and asks for it as a writer.
+    ├── DeadlockError        (RuntimeError)     The caller's wait would never end: it is part of a deadlock.
     ├── AcquireTimeoutError  (TimeoutError)     Another owner has the lock, or comes first.
     ├── QuorumError          (ConnectionError)  Too few masters answered.
     ├── ConfigurationError   (ValueError)       An option, or a set of masters, can't be right.
@@ -51,6 +52,18 @@ class UpgradeError(RelockError, RuntimeError):
 
     Nothing was sent. Two readers that both waited for all other readers to end would wait for each other.
     """
+
+
+class DeadlockError(RelockError, RuntimeError):
+    """The caller waited for a lock in a ring of callers, each of which has the lock that the one before it waits for.
+
+    The wait has ended, so the ring is broken once the caller releases what it holds. The others get no error.
+
+    Attributes:
+        cycle: for each wait of the ring the name of the lock, the waiting owner, and the owner that has the lock.
+    """
+
+    cycle: tuple[tuple[str, str, str], ...] = ()
 
 
 class AcquireTimeoutError(RelockError, TimeoutError):

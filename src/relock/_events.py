@@ -90,6 +90,37 @@ class Lost(Event):
 
 
 @frozen
+class Deadlocked(Event):
+    """Callers wait for each other; reported once by each client that has a part in it and finds it.
+
+    Attributes:
+        cycle: as in a `DeadlockError`.
+        victim: the waiting owner that is to get a `DeadlockError`; None if none is.
+    """
+
+    cycle: tuple[tuple[str, str, str], ...]
+    victim: str | None
+
+
+@frozen
+class LongWait(Event):
+    """A caller has waited for a lock for longer than the client's ``long_wait``; at most once a minute for each lock.
+
+    Attributes:
+        owner: the name of the wait.
+        holder: the owner that has the lock, or the first of the readers that have it; None if the lock is free, or
+            another library's.
+        ahead: how many waiters come first.
+        seconds: how long the caller has waited.
+    """
+
+    owner: str
+    holder: str | None
+    ahead: int
+    seconds: float
+
+
+@frozen
 class ReleaseUnconfirmed(Event):
     """Fewer than a quorum confirmed a release; the lease runs out by itself, in `seconds_left` at the latest."""
 

@@ -4,13 +4,12 @@ A value of a wrong type is a ``TypeError``, as everywhere in Python (a bool is n
 can't work is a `ConfigurationError` that names the option, the value and what would be right.
 """
 
-import inspect
 import math
 import os
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from attrs import evolve, field, frozen
 
@@ -26,14 +25,15 @@ POLL_SECONDS_MAX = 86400.0  # `poll` refuses more than about 24 days
 MIN_REPLICAS_MAX = 2**31 - 1  # WAIT accepts more, but keeps the number in an int of 32 bits
 NAMES_MAX = 64  # of one multi-lock
 LIMIT_MAX = 1000  # of the permits of a semaphore: a script may look at each of them
+DEADLOCK_SECONDS_MIN = 0.5
+DEADLOCK_AFTER_SECONDS = 2.5
 GUARD_FACTOR = 1.02  # the excess allows for clocks that run at different rates
 
 Handoff = Literal["grant", "wake"]
+OnDeadlock = Literal["raise", "report", "ignore"]
+DEADLOCK_RAISES, DEADLOCK_REPORTED, DEADLOCK_OFF = get_args(OnDeadlock)
 OnLost = Callable[[Loss], object]
 OnEvent = Callable[[Event], object]
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _TYPE_NAMES: dict[type, str] = {float: "a number of seconds", int: "an int", bool: "a bool", str: "a str"}
 
@@ -102,7 +102,18 @@ def _owner(_instance: Any, attribute: Any, value: Any) -> None:
         raise wrong(attribute.name, value, "a non-empty str, or None for the calling thread")
 
 
-_MAX_HOLD = _seconds(math.ulp(0.0), math.inf, "more than 0 seconds, or None", optional=True)
+def _one_of(choices: Any) -> Callable[[Any, Any, Any], None]:
+    """Return a validator for one of the `choices`, a `Literal` of str."""
+
+    def validate(_instance: Any, attribute: Any, value: Any) -> None:
+        _check_type(attribute.name, value, str)
+        if value not in get_args(choices):
+            raise wrong(attribute.name, value, "one of " + ", ".join(map(repr, get_args(choices))))
+
+    return validate
+
+
+_LONG = _seconds(math.ulp(0.0), math.inf, "more than 0 seconds, or None", optional=True)
 
 
 @frozen(kw_only=True, eq=False, repr=False)
@@ -114,7 +125,8 @@ class LockOptions:
     fair: bool = field(default=True, validator=_flag)
     timeout: float | None = field(default=None, validator=_timeout)
     owner: str | None = field(default=None, validator=_owner)
-    max_hold: float | None = field(default=None, validator=_MAX_HOLD)
+    max_hold: float | None = field(default=None, validator=_LONG)
+    deadlock: OnDeadlock = field(default="raise", validator=_one_of(OnDeadlock))
     on_lost: OnLost | None = field(default=None, validator=_callback)
 
 
@@ -154,12 +166,6 @@ def _max_connections(_instance: Any, attribute: Any, value: Any) -> None:
         raise wrong(attribute.name, value, "1 or more")
 
 
-def _handoff(_instance: Any, attribute: Any, value: Any) -> None:
-    _check_type(attribute.name, value, str)
-    if value not in get_args(Handoff):
-        raise wrong(attribute.name, value, "one of " + ", ".join(map(repr, get_args(Handoff))))
-
-
 def default_client_name() -> str:
     """Return a name of host and process, for people that read the keys; called anew after a fork."""
     return f"{socket.gethostname()}-{os.getpid()}"
@@ -179,6 +185,9 @@ class ClientArguments(TypedDict, total=False):
     replica_timeout: float
     max_connections: int
     handoff: Handoff
+    deadlock: OnDeadlock
+    deadlock_after: float | None
+    long_wait: float | None
     drift_factor: float
     prefix: str
     client_name: str | None
@@ -186,8 +195,8 @@ class ClientArguments(TypedDict, total=False):
     on_event: OnEvent | None
 
 
-class LockArguments(TypedDict, total=False):
-    """Options of a lock as keyword arguments of `Client.lock`; an option that is None is as the client says."""
+class PermitArguments(TypedDict, total=False):
+    """Options of a semaphore as keyword arguments; an option that is None is as the client says."""
 
     ttl: float | None
     renew: bool | None
@@ -196,6 +205,12 @@ class LockArguments(TypedDict, total=False):
     owner: str | None
     max_hold: float | None
     on_lost: OnLost | None
+
+
+class LockArguments(PermitArguments, total=False):
+    """Options of a lock as keyword arguments of `Client.lock`; an option that is None is as the client says."""
+
+    deadlock: OnDeadlock | None
 
 
 @frozen(kw_only=True, eq=False, repr=False)
@@ -211,7 +226,7 @@ class ClientOptions:
             0.001, POLL_SECONDS_MAX, "more than 0 seconds, at most ttl/3 and at most a day", optional=True
         ),
     )
-    max_hold: float | None = field(default=None, validator=_MAX_HOLD)
+    max_hold: float | None = field(default=None, validator=_LONG)
     patience: float = field(default=30.0, validator=_seconds(0.0, math.inf, "0 or more seconds"))
     restart_guard: float | None = field(
         default=None,
@@ -220,7 +235,13 @@ class ClientOptions:
     min_replicas: int = field(default=0, validator=_min_replicas)
     replica_timeout: float = field(default=1.0, validator=_seconds(math.ulp(0.0), math.inf, "more than 0 seconds"))
     max_connections: int = field(default=64, validator=_max_connections)
-    handoff: Handoff = field(default="grant", validator=_handoff)
+    handoff: Handoff = field(default="grant", validator=_one_of(Handoff))
+    deadlock: OnDeadlock = field(default="raise", validator=_one_of(OnDeadlock))
+    deadlock_after: float | None = field(
+        default=DEADLOCK_AFTER_SECONDS,
+        validator=_seconds(DEADLOCK_SECONDS_MIN, math.inf, "0.5 or more seconds, or None", optional=True),
+    )
+    long_wait: float | None = field(default=None, validator=_LONG)
     drift_factor: float = field(default=0.01, validator=_seconds(0.0, 0.5, "between 0.0 and 0.5"))
     prefix: str = field(default="lock", validator=_prefix, converter=_plain_if_str)
     client_name: str | None = field(default=None, validator=_client_name)
@@ -273,41 +294,10 @@ class ClientOptions:
 
     def for_lock(self, **given: Any) -> LockOptions:
         """Return the options of a lock: those that are given, and the client's for the rest."""
-        base = LockOptions(ttl=self.ttl, renew=self.renew, fair=self.fair, max_hold=self.max_hold)
+        base = LockOptions(
+            ttl=self.ttl, renew=self.renew, fair=self.fair, max_hold=self.max_hold, deadlock=self.deadlock
+        )
         return evolve(base, **given) if given else base
-
-
-# Signatures of functions that refuse unknown keywords by themselves ---------------------------------------------------
-
-
-def lists(arguments: Any, defaults: Any = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that lists a function's ``**`` keywords in its signature, for `help` and completion.
-
-    Args:
-        arguments: the `TypedDict` of the keywords, which type checkers know already.
-        defaults: the class of attrs that has a default for each; None where each default is None.
-    """
-    default = {} if defaults is None else {one.name: one.default for one in defaults.__attrs_attrs__}
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default.get(name), annotation=annotation)
-        for name, annotation in arguments.__annotations__.items()
-    ]
-    return lambda function: _shown_with(function, options)
-
-
-def called_as(_shown: Callable[P, object]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Return a decorator that gives a function another one's parameters for type checkers.
-
-    The function takes more keywords than these, but only to refuse them.
-    """
-    return lambda function: _shown_with(function, [])
-
-
-def _shown_with(function: Callable[..., R], options: list[inspect.Parameter]) -> Callable[..., R]:
-    shown = inspect.signature(function)
-    own = [one for one in shown.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    function.__signature__ = shown.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-    return function
 
 
 # Options of other libraries' locks, and what relock has in their place.
@@ -347,9 +337,9 @@ def check_flag(option: str, value: object) -> None:
     _check_type(option, value, bool)
 
 
-def check_lock_keywords(function: str, given: Iterable[str]) -> None:
-    """Raise `TypeError` for a keyword that is no option of a lock."""
-    check_keywords(function, given, _LOCK_OPTIONS)
+def check_lock_keywords(function: str, given: Iterable[str], arguments: Any = LockArguments) -> None:
+    """Raise `TypeError` for a keyword that is not among the `arguments`, a `TypedDict`."""
+    check_keywords(function, given, arguments.__annotations__)
 
 
 def set_options(given: LockArguments) -> dict[str, Any]:

@@ -219,6 +219,11 @@ def stem_of(owner: bytes) -> bytes:
     return _STEM.split(owner.partition(b":")[2], 1)[0]
 
 
+def is_reader(owner: bytes) -> bool:
+    """Return whether an owner's name is that of a reader."""
+    return READ_MARK in owner.partition(b":")[2]
+
+
 def attempt_name(waiter: bytes, number: int, ticket: int | None = None) -> bytes:
     """Return the owner's name of one attempt of a wait: the waiter's name comes before the ``~`` (see ``lua/_lib``).
 

@@ -42,6 +42,7 @@ class Statistics:
         waits: acquires that waited.
         renewals: confirmed renewals of the watchdog.
         losses: holds that were lost.
+        deadlocks: deadlocks that this client has found.
         callbacks_dropped: calls of ``on_lost`` and ``on_event`` that were dropped, because one before them hangs.
         records_dropped: log records of all clients of this process that were dropped in the same way.
         held: holds at this moment.
@@ -56,6 +57,7 @@ class Statistics:
     waits: int
     renewals: int
     losses: int
+    deadlocks: int
     callbacks_dropped: int
     records_dropped: int
     held: int
@@ -76,6 +78,7 @@ def statistics_of(session: Session) -> Statistics:
         waits=counters.waits,
         renewals=counters.renewals,
         losses=counters.losses,
+        deadlocks=counters.deadlocks,
         callbacks_dropped=session.losses.dropped + session.events.dropped,
         records_dropped=session.platform.log.dropped,
         held=len(held),

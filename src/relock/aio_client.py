@@ -16,10 +16,10 @@ from relock._options import (
     ClientArguments,
     ClientOptions,
     LockArguments,
+    PermitArguments,
     check_flag,
     check_lock_keywords,
     check_seconds,
-    lists,
 )
 from relock._owner import running_loop
 from relock._runtime.aio.foreground import Foreground
@@ -27,6 +27,7 @@ from relock._runtime.aio.on_loop import OnLoop
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.net.parse import Nodes
 from relock._runtime.session.session import Session
+from relock._signatures import lists
 from relock._statistics import Statistics
 from relock._synchronized import check_template, coroutine_decorator
 from relock.aio_lock import AsyncLock, awaited
@@ -97,6 +98,9 @@ class AsyncClient:
         replica_timeout: longest wait for these replicas in seconds, above 0; default 1.0.
         max_connections: connections for calls to each master, from 1; default 64.
         handoff: ``"grant"``, the default: a release gives the lock to the first waiter; ``"wake"``: only wakes it.
+        deadlock: ``"raise"``, the default, ``"report"`` or ``"ignore"``: for a wait in a ring of callers.
+        deadlock_after: seconds, from 0.5, until a wait looks for a ring of several clients; default 2.5; None: never.
+        long_wait: seconds, above 0, after which a wait for a lock is an event `LongWait`; default None: never.
         drift_factor: allowance for clocks of different rates, as a part of the ttl, 0.0 to 0.5; default 0.01.
         prefix: first part of every key and channel, not empty, without braces; default ``"lock"``.
         client_name: readable part of the client's name on the server; default None: host and process id.
@@ -182,6 +186,7 @@ class AsyncClient:
             owner: tasks and threads of this client that name the same owner share the hold; default None: the calling
                 task.
             max_hold: seconds, above 0, after which the watchdog renews the hold no more; default: the client's.
+            deadlock: ``"raise"``, ``"report"`` or ``"ignore"`` a deadlock that waits here; default: the client's.
             on_lost: called once with a `Loss` if the hold is lost, on the loop that uses the client: a function by
                 ``call_soon``, a coroutine function as a task. If no loop runs, on a thread of its own. Default None.
             cancel_on_lost: whether relock cancels the body of an ``async with`` if the hold is lost; leaving the body
@@ -241,8 +246,8 @@ class AsyncClient:
         spec = self._client._spec_of(name, **options)
         return AsyncRWLock(self, spec, self._client._options, cancel_on_lost=cancel_on_lost)
 
-    @lists(LockArguments)
-    def semaphore(self, name: str, limit: int, **options: Unpack[LockArguments]) -> "AsyncSemaphore":
+    @lists(PermitArguments)
+    def semaphore(self, name: str, limit: int, **options: Unpack[PermitArguments]) -> "AsyncSemaphore":
         """Return a semaphore: at most `limit` permits at a time; send nothing.
 
         Args:
@@ -256,7 +261,7 @@ class AsyncClient:
         """
         from relock.aio_semaphore import AsyncSemaphore
 
-        check_lock_keywords("semaphore", options)
+        check_lock_keywords("semaphore", options, PermitArguments)
         self._call_on_loop(options, "on_lost")
         spec = self._client._permit_spec_of(name, limit, **options)
         return AsyncSemaphore(self, spec, limit, self._client._options)

@@ -24,6 +24,7 @@ from relock._options import (
     ClientOptions,
     LockArguments,
     LockOptions,
+    PermitArguments,
     check_client_keywords,
     check_limit,
     check_lock_keywords,
@@ -31,7 +32,6 @@ from relock._options import (
     check_name,
     check_names,
     check_seconds,
-    lists,
     set_options,
 )
 from relock._runtime.live_set import LiveSet
@@ -43,6 +43,7 @@ from relock._runtime.net.parse import Nodes, parse_nodes, warning_of_number
 from relock._runtime.platform import Platform
 from relock._runtime.session import closing
 from relock._runtime.session.session import Session
+from relock._signatures import lists
 from relock.lock import Lock
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ class Client:
         replica_timeout: longest wait for these replicas in seconds, above 0; default 1.0.
         max_connections: connections for calls to each master, from 1; default 64.
         handoff: ``"grant"``, the default: a release gives the lock to the first waiter; ``"wake"``: only wakes it.
+        deadlock: ``"raise"``, the default, ``"report"`` or ``"ignore"``: for a wait in a ring of callers.
+        deadlock_after: seconds, from 0.5, until a wait looks for a ring of several clients; default 2.5; None: never.
+        long_wait: seconds, above 0, after which a wait for a lock is an event `LongWait`; default None: never.
         drift_factor: allowance for clocks of different rates, as a part of the ttl, 0.0 to 0.5; default 0.01.
         prefix: first part of every key and channel, not empty, without braces; default ``"lock"``.
         client_name: readable part of the client's name on the server; default None: host and process id.
@@ -135,6 +139,7 @@ class Client:
                 the default: as long as it takes.
             owner: threads of this client that name the same owner share the hold; default None: the calling thread.
             max_hold: seconds, above 0, after which the watchdog renews the hold no more; default: the client's.
+            deadlock: ``"raise"``, ``"report"`` or ``"ignore"`` a deadlock that waits here; default: the client's.
             on_lost: called once with a `Loss` if the hold is lost, on a thread of its own; default None.
 
         Raises:
@@ -181,8 +186,8 @@ class Client:
         check_lock_keywords("rwlock", options)
         return RWLock(self, self._spec_of(name, **options), self._options)
 
-    @lists(LockArguments)
-    def semaphore(self, name: str, limit: int, **options: Unpack[LockArguments]) -> "Semaphore":
+    @lists(PermitArguments)
+    def semaphore(self, name: str, limit: int, **options: Unpack[PermitArguments]) -> "Semaphore":
         """Return a semaphore: at most `limit` permits at a time; send nothing.
 
         Args:
@@ -196,7 +201,7 @@ class Client:
         """
         from relock.semaphore import Semaphore
 
-        check_lock_keywords("semaphore", options)
+        check_lock_keywords("semaphore", options, PermitArguments)
         return Semaphore(self, self._permit_spec_of(name, limit, **options), limit, self._options)
 
     def latch(self, name: str, parties: int, ttl: float = 3600.0) -> "Latch":
@@ -234,7 +239,7 @@ class Client:
         keys = lock_keys(self._options.prefix, check_name(name))
         return LockSpec.of(keys, self._addresses, self._options_of(**given), self._options)
 
-    def _permit_spec_of(self, name: str, limit: int, **given: Unpack[LockArguments]) -> LockSpec:
+    def _permit_spec_of(self, name: str, limit: int, **given: Unpack[PermitArguments]) -> LockSpec:
         """Return what the requests for one permit of a semaphore have in common."""
         keys, wish = permit_keys(self._options.prefix, check_name(name)), Wish(1, check_limit(limit))
         return LockSpec.of(keys, self._addresses, self._options_of(**given), self._options, wish)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, Protocol, Self
 
 from relock._core.call_record import CallFlow, CallRecord
 from relock._core.calls import Calls
+from relock._core.conditions import lose_waited, take_again
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
 from relock._core.renewal import confirm_lease, renew_now
 from relock._errors import ConfigurationError, LockLostError, RelockError
 from relock._holding import Handle, HasSession, Holding, too_few, too_little
-from relock._options import called_as, check_keywords, check_seconds
+from relock._options import check_keywords, check_seconds
 from relock._owner import Owner
+from relock._signatures import called_as
 
 # The default timeout, -1 as in `threading.RLock`, as an object of its own: so it differs from a -1 that is passed.
 NOT_PASSED = float("-1")
@@ -363,7 +365,7 @@ class Lock(Door, HeldDoor):
                 raise
         except BaseException as error:  # even after an interrupt, the levels are given up
             session.interrupted.undo_release_again(record, self._spec, self._who(), 0)
-            session.calls.lose_waited(hold, count, error)
+            lose_waited(session, hold, count, error)
             raise
         return hold, count
 
@@ -379,7 +381,7 @@ class Lock(Door, HeldDoor):
         session = self._client._session
         try:
             try:
-                outcome = session.run(session.calls.take_again(record, self._who(), hold, count))
+                outcome = session.run(take_again(session.calls, record, self._who(), hold, count))
                 if outcome is not None and not self._refusal(outcome):
                     raise self._timeout_error(outcome)
             except BaseException:
@@ -387,7 +389,7 @@ class Lock(Door, HeldDoor):
                 raise
         except BaseException as error:
             session.interrupted.undo_acquire_again(record)
-            session.calls.lose_waited(hold, count, error)
+            lose_waited(session, hold, count, error)
             if not isinstance(error, RelockError):
                 raise
 

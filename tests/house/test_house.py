@@ -18,7 +18,18 @@ MODULES = [*sorted(SOURCE.rglob("*.py")), PLUGIN]
 
 # The storeys, from the ground: a module imports only from its own storey and those below.
 STOREYS = [
-    ("_caches", "_errors", "_options", "_keys", "_owner", "_events", "_synchronized", "_urls", "_replies"),
+    (
+        "_caches",
+        "_errors",
+        "_options",
+        "_signatures",
+        "_keys",
+        "_owner",
+        "_events",
+        "_synchronized",
+        "_urls",
+        "_replies",
+    ),
     ("_scripts",),
     ("_core",),
     ("_runtime",),

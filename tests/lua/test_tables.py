@@ -885,6 +885,63 @@ def test_force_release_of_a_free_lock_changes_no_token(master: Master) -> None:
     assert int(master.redis.get(KEYS.token)) == 5
 
 
+# notify ---------------------------------------------------------------------------------------------------------------
+
+ASK, WAIT = b"ask me me.1 you:1", b"wait me.1 you:1 you:2@3000 7 11 \xc3\xa4 lock"
+
+
+def notify(master: Master, client: bytes, message: bytes) -> list[Any]:
+    return master.call("notify", client=client, message=message)
+
+
+@pytest.mark.parametrize("message", [ASK, WAIT], ids=["ask", "wait"])
+def test_notify_brings_a_message_to_one_client_as_it_is(master: Master, message: bytes) -> None:
+    master.listen("you", "they")
+    before = master.now_us()
+    status, now_us, heard = notify(master, b"you", message)
+    assert (status, heard) == (b"told", 1)
+    assert before <= now_us <= master.now_us()
+    assert master.told() == [message]
+
+
+def test_notify_says_that_no_client_hears_it(master: Master) -> None:
+    master.listen("they")
+    assert notify(master, b"you", ASK)[::2] == [b"told", 0]
+    assert master.told() == []
+
+
+@pytest.mark.parametrize(
+    "state",
+    [State(), State(holder={YOU: 1}, queue=[THEY], token=5), State(queue=[YOU, THEY]), State(foreign=b"x")],
+    ids=["free", "held", "free, two wait", "another library's"],
+)
+def test_notify_changes_nothing_and_gives_no_turn(master: Master, state: State) -> None:
+    master.put(state)
+    master.listen("they")
+    before = {key: held for key, (held, _) in master.seen().items()}
+    assert notify(master, b"they", ASK)[2] == 1
+    assert {key: held for key, (held, _) in master.seen().items()} == before
+    assert master.told() == [ASK]
+
+
+@pytest.mark.parametrize("prefix", ["lock", "lock:demo", "a b"])
+def test_notify_uses_the_channels_of_the_locks_prefix(master: Master, prefix: str) -> None:
+    """A lock's name may have braces; a prefix may not."""
+    keys = lock_keys(prefix, "a:{b}{c")
+    with closing(master.redis.pubsub()) as subscriber:
+        subscriber.subscribe(f"{prefix}:client:you")
+        assert subscriber.get_message(timeout=5)["type"] == "subscribe"
+        source = load("notify").source
+        assert master.redis.eval(source, 1, keys.lock, b"you", ASK)[2] == 1
+        assert subscriber.get_message(timeout=5)["data"] == ASK
+
+
+@pytest.mark.every_server
+def test_notify_is_no_error_where_messages_are_refused(server: Server, mute: Master) -> None:
+    with listening(server, "you"):
+        assert notify(mute, b"you", ASK)[::2] == [b"told", 0]
+
+
 # the vote -------------------------------------------------------------------------------------------------------------
 
 TAKES = pytest.mark.parametrize("take", [acquire, enqueue, heal], ids=["acquire", "enqueue", "heal"])
@@ -1710,6 +1767,10 @@ def call_with(master: Master, name: str, fence: int) -> None:
     }
     arguments |= {"ticket": 7, "alive_ms": 7_000, "queue_ms": QUEUE_MS, "client": "me", "limit": 9}
     arguments |= {"fence": fence, "accused": master.incarnation, "token_ms": TOKEN_MS, "proposal": 0, "seen": SEEN}
+    if name == "notify":
+        notify(master, b"you", ASK)
+        notify(master, b"they", WAIT)
+        return
     own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
     master.call(name, *([7, b"me:2"] if name == "heartbeat" else []), **own, guarded=True)
 

@@ -84,6 +84,8 @@ class Ignores(HubListener):
     def watch_waiters(self) -> None:
         """Ignore the call."""
 
+    def asked(self, message: bytes) -> None: ...
+
     def subscribed(self) -> None: ...
 
 

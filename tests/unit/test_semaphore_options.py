@@ -18,7 +18,7 @@ from relock import (
     Permit,
     Semaphore,
 )
-from relock._options import LockArguments, check_limit, check_permits
+from relock._options import PermitArguments, check_limit, check_permits
 from relock._owner import PermitKey, named, owner_of_permit
 from relock.aio_semaphore import AsyncPermit
 
@@ -106,7 +106,7 @@ def test_a_semaphore_has_the_options(semaphore: Make) -> None:
 @pytest.mark.parametrize("door", [Client, AsyncClient])
 def test_a_signature_shows_each_option(door: type[Client | AsyncClient]) -> None:
     shown = set(inspect.signature(door.semaphore).parameters)
-    assert shown == {"self", "name", "limit", *get_type_hints(LockArguments)}
+    assert shown == {"self", "name", "limit", *get_type_hints(PermitArguments)}
 
 
 def test_calls_judge_their_arguments() -> None:

@@ -7,6 +7,7 @@ from relock._core.book import Book, HoldKey
 from relock._core.effects import Effect
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec, MultiSpec
+from relock._errors import DeadlockError
 from relock._owner import Owner
 
 # Between two looks at a gate: an interrupt may have kept the caller before from waking the next in line.
@@ -26,6 +27,7 @@ class CallRecord:
     count: int = 0  # the levels that this hold must have after an interrupt
     completed: tuple[Hold | None, int] | None = None  # set once the work is done: the hold and the levels to give back
     due: tuple[Hold | None, int] | None = None  # of a release: the hold, and the levels that it owes in any case
+    error: DeadlockError | None = None  # with which the wait of this call ends, unless its next look is granted
     gate: Any = None  # the gate that the call is at, inside or in line: an `Admission`
     task: Any = None  # the task that awaits the call; None for a call of a thread
     deferred_release: Any = None  # the background work that releases levels for this call
@@ -67,6 +69,10 @@ class CallRecord:
         except (IndexError, AttributeError):
             return False
         return True
+
+
+NO_CALL = CallRecord()
+"""Notes of a wait that no call of a user makes, in which nothing is noted."""
 
 
 class OvertakenError(Exception):

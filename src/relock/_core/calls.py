@@ -1,4 +1,4 @@
-"""Calls of users: to acquire, to nest, to release, and to take again after a condition's wait.
+"""Calls of users: to acquire, to nest and to release.
 
 No acquire or release takes a lock of Python's. An interrupt may strike between any two instructions, also between
 taking such a lock and the ``try`` that would let it go. Before a call sends its first byte, it notes in its
@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from attrs import evolve
-
-from relock._core.book import HoldKey, lost_error, stand_in
+from relock._core.book import HoldKey, lost_error
 from relock._core.call_record import GIVE_WAY_SECONDS, CallFlow, CallRecord, Enter
+from relock._core.deadlocks import check_ring
 from relock._core.effects import Answer, Exchange, Failure, Handed, Listen
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
@@ -141,8 +140,7 @@ class Calls:
     def _take(
         self, record: CallRecord, spec: LockSpec, who: Owner, until: float, *, count: int, beside: bytes
     ) -> CallFlow[Outcome | None]:
-        host = self._host
-        started_at = host.clock()
+        host, started_at = self._host, self._host.clock()
         waiter = next(self._hub.names) if who.name is None else self._hub.new_name(who.name)
         # A releaser gives one level.
         waiter += (spec.templates.grant_mark if count == 1 and host.may_be_handed else spec.templates.mark) + beside
@@ -154,7 +152,7 @@ class Calls:
         first, grants, is_lone = None, None, spec.quorum == 1
         outcome: Outcome | None = None
         if in_line and is_lone and count == 1:
-            outcome, first, grants = yield from self._queue(spec, owners, started_at, until)
+            outcome, first, grants = yield from self._queue(record, spec, who, started_at, until)
         elif not in_line and count == 1 and spec.slots is None:
             end = started_at + spec.node_timeout
             request = spec.templates.acquire if is_lone else spec.templates.acquire_with(host.propose())
@@ -165,16 +163,17 @@ class Calls:
             outcome = judge_first(spec, first, host.clock(), until)
             del answers  # this frame lives as long as the wait, and thousands of calls may wait
         if outcome is None:
-            self._note_wait(first)
+            self._note_wait(record, who, first, started_at, until)
             jitter, propose = host.platform.chance, host.propose
             missed, crowd = self._hub.turns_missed, self._is_crowded or bool
             value = count if count > 1 else first_value(spec, jitter)
-            wait = Wait(spec, waiter, value, until, host.clock, jitter, owners, in_line, propose, crowd, missed)
+            wait = Wait(spec, waiter, value, until, host.clock, jitter, owners, in_line, propose, crowd, missed, record)
             waiting = acquire(wait, first, grants)
             first = None  # as above
             outcome = yield from waiting
         if host.is_closing:
             host.check_open()  # raise now: until `close` is done, the undo can still give the grant back
+        host.waits.pop(record, None)
         if outcome.__class__ is not Grant:
             return self._go_without(record, spec, started_at, outcome)
         hold = host.holds[spec.keys.name, who.key] = Hold(spec, owners[-1], who, outcome, count)
@@ -192,14 +191,23 @@ class Calls:
             host.emit(Granted(spec.keys.name, host.clock() - started_at, outcome.token, kind=spec.keys.kind))
         return None
 
-    def _note_wait(self, first: First | None) -> None:
-        """Note that a call of an event loop is about to wait, because its first look was refused.
+    def _note_wait(self, record: CallRecord, who: Owner, first: First | None, started_at: float, until: float) -> None:
+        """Note that a call is about to wait.
 
-        For a second, other calls then ask for a place in the queue with their first request. `Session.begin_park` notes
-        this too, but may never be reached: if the holder's release comes first, the request for a place is granted.
+        For a second, other calls of an event loop then ask for a place in the queue with their first request.
+        `Session.begin_park` notes this too, but may never be reached: if the holder's release comes first, the request
+        for a place is granted.
+
+        Raises:
+            DeadlockError: the wait would be part of a deadlock among this client's callers.
         """
+        host = self._host
         if self._is_crowded is not None and first is not None:
-            self._host.waited_at = max(self._host.waited_at, first[0])
+            host.waited_at = max(host.waited_at, first[0])
+        if started_at < until:
+            host.waits[record] = who, started_at, until  # Mark, then look: the last to note its wait sees the others
+            if len(host.holds) > 1:
+                check_ring(host, record)
 
     def _go_without(self, record: CallRecord, spec: LockSpec, came_at: float, outcome: Outcome) -> Outcome:
         """Forget the waiter of a call that began at `came_at` and has given up; return the `outcome`."""
@@ -210,14 +218,18 @@ class Calls:
         return outcome
 
     def _queue(
-        self, spec: LockSpec, owners: list[bytes], started_at: float, until: float
+        self, record: CallRecord, spec: LockSpec, who: Owner, started_at: float, until: float
     ) -> CallFlow[tuple[Grant | None, First | None, Sequence[Handed] | None]]:
         """Ask a lone master for a place in its queue, and sleep once: usually until a releaser gives the lock.
 
         Return the grant, the answers to the request, and the grants that ended the sleep. Each is None if the call did
         not get so far.
         """
-        host, waiter = self._host, owners[0]
+        host, owners = self._host, record.owners
+        waiter = owners[0]
+        host.waits[record] = who, started_at, until  # as `_note_wait` does
+        if len(host.holds) > 1:
+            check_ring(host, record)
         if not (yield Listen(spec.keys, waiter, NEVER)):  # a message may come before the reply
             return None, None, None
         request, end = spec.templates.enqueue, started_at + spec.node_timeout
@@ -226,7 +238,7 @@ class Calls:
         )
         first, now = (started_at, answers), host.clock()
         park = judge_queued(spec.keys, waiter, answers, until, now)
-        if park is None:
+        if park is None or record.error is not None:
             granted = judge_first(spec, first, now, FOREVER)  # after a refusal, `acquire` must give the place up
             return granted, first, None  # type: ignore[return-value]
         grants = yield park
@@ -388,48 +400,6 @@ class Calls:
             host.emit(ReleaseUnconfirmed(hold.keys.name, hold.remaining(host.clock()), kind=hold.keys.kind))
         elif host.logs_events():
             host.emit(Released(hold.keys.name, host.clock() - hold.granted_at, kind=hold.keys.kind))
-
-    # A condition's wait ---------------------------------------------------------------------------------------------
-
-    def take_again(self, record: CallRecord, who: Owner, hold: Hold, count: int) -> CallFlow[Outcome | None]:
-        """Take `count` levels for the owner of `hold`, which a condition's wait has released.
-
-        Neither the wait's timeout nor `patience` ends this: it goes on until a quorum answers and the lock is free.
-        The new hold has the options of the outermost level of `hold`, and its callbacks and ttl.
-
-        If `hold` was lost, it goes back into the book with its levels, so that its owner learns of the loss. Until the
-        owner has left these levels, another hold stands in for it: the code after the wait runs with the lock.
-        """
-        spec = evolve(hold.spec, patience=FOREVER)
-        if hold.loss is None:
-            outcome = yield from self.acquire(record, spec, who, FOREVER, count=count)
-            if outcome is None:
-                yield from self._restore(self._host.holds[spec.keys.name, who.key], hold)
-            return outcome
-        outcome = yield from self.acquire(record, spec, who._replace(key=stand_in(hold)), FOREVER)
-        if outcome is None:
-            self._book_waited(hold, count)
-        return outcome
-
-    def _restore(self, hold: Hold, before: Hold) -> CallFlow[None]:
-        """Give `hold` the callbacks and the longer ttl that nested levels, or `extend`, had added to hold `before`."""
-        host = self._host
-        hold.callbacks[:] = before.callbacks
-        if before.ttl > hold.ttl:
-            hold.ask_for(before.ttl)
-            yield from extend_flow((hold,), host.clock, host.node_timeout)
-            host.watchdog.watch(hold)
-
-    def lose_waited(self, hold: Hold, count: int, error: BaseException) -> None:
-        """Report as lost the `count` levels of `hold` that a wait gave up and did not take again."""
-        hold.renew_at = FOREVER  # the masters no longer have the hold
-        self._book_waited(hold, count)
-        self._host.lose(hold, f"a condition's wait gave it up, and did not take it again: {error!r}")
-
-    def _book_waited(self, hold: Hold, count: int) -> None:
-        """Put a hold that has ended back into the book, with `count` levels that its owner must leave."""
-        hold.count = count
-        self._host.holds[hold.keys.name, hold.key] = hold
 
 
 def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outcome | None:

@@ -10,6 +10,8 @@ Bounds = tuple[float, float]  # low and high, in seconds
 NOT_AFTER_US_MAX = 10**16 - 1  # the largest time of 16 digits, in the year 2286
 PROPOSAL_US_MIN = 10**15  # the smallest time of 16 digits, in the year 2001
 UNKNOWN = NOT_YET = float("inf")
+TICKETS_END = 2**53  # a master can't tell larger tickets apart: Lua's numbers are doubles
+TICKET_AHEAD_US = 1_000_000  # a ticket that several masters are to take is this far ahead of their clocks
 LEAD_SECONDS = 0.001  # a request may take this much longer than the round trips seen so far
 STEP_SECONDS = 0.05  # a smaller difference between two replies is no step
 # A reply within this time may be skipped if it makes neither bound tighter. A doubt about a step makes the bounds wider
@@ -175,3 +177,12 @@ def propose(offsets: Iterable[Offset], now: float) -> int:
             ahead = most
     proposal = int((now + ahead + LEAD_SECONDS) * 1e6)
     return proposal if PROPOSAL_US_MIN <= proposal <= NOT_AFTER_US_MAX else 0
+
+
+def propose_ticket(ahead_us: int) -> int:
+    """Return a ticket for several masters to write alike, where `ahead_us` lies just above their clocks; 0 for none.
+
+    The ticket lies a second above the clocks: a master whose clock has passed the ticket would write a larger one.
+    """
+    ticket = ahead_us + TICKET_AHEAD_US
+    return ticket if TICKET_AHEAD_US < ticket < TICKETS_END else 0

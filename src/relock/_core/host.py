@@ -18,6 +18,7 @@ from relock._core.quorum import NEVER, may_be_granted, may_keep_anything
 from relock._core.tasks import HEAL_SECONDS, Heal, PendingCheck, Settle, Task, UndoTask
 from relock._events import Event, Loss, Lost
 from relock._keys import LockKeys
+from relock._owner import Owner
 
 STEPS_KEPT = 64
 
@@ -26,7 +27,7 @@ class Counters:
     """Counts of a client. Each is changed by single statements that CPython does not interrupt."""
 
     def __init__(self) -> None:
-        self.grants = self.refusals = self.waits = self.renewals = self.losses = 0
+        self.grants = self.refusals = self.waits = self.renewals = self.losses = self.deadlocks = 0
 
 
 class TaskQueue(Protocol):
@@ -51,6 +52,13 @@ class Waiters(Protocol):
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
         """Note that the waiter `owner` no longer waits; `served` is the hold that it got, if any."""
+
+
+class AllWaiters(Waiters, Protocol):
+    """Waiters of all hubs of the client."""
+
+    def look_again(self, owner: bytes) -> None:
+        """Make the waiter `owner` look again, if it waits here."""
 
 
 class WaiterRegister(Waiters, Protocol):
@@ -122,17 +130,21 @@ class Host(ABC):
 
     Attributes:
         closed: True once calls may neither wait nor ask for anything.
+        deadlock_after: a wait of at most so many seconds is part of no deadlock: it ends by itself.
         is_closing: True while the client is being closed, and the janitor still takes on and does tasks.
         logs_events: returns whether a callback or the log receives ordinary events.
         may_be_handed: whether releasers may give a lock to a waiter of this client.
+        rings: the deadlocks that were reported and may still exist, as the names of their waits.
         several: the records of the calls under way that take several locks: they may wait while they hold some.
         steps: the latest steps of masters' clocks.
         waited_at: our time at which a caller last began to wait, or was about to.
+        waits: the waits under way for locks, in the order in which they began: the owner, the begin, and the end of the
+            caller's timeout.
     """
 
     clock: Clock
     gates: CallGates
-    hubs: Waiters
+    hubs: AllWaiters
     janitor: TaskQueue
     logs_events: Callable[[], bool]
     platform: CallerInfo
@@ -144,6 +156,9 @@ class Host(ABC):
         self.holds = Book()
         self.counters = Counters()
         self.several: dict[CallRecord, None] = {}
+        self.waits: dict[CallRecord, tuple[Owner, float, float]] = {}
+        self.rings: set[frozenset[bytes]] = set()
+        self.deadlock_after = 0.0
         self.steps: deque[ClockStep] = deque(maxlen=STEPS_KEPT)
         self.may_be_handed = True
         self.closed = self.is_closing = False

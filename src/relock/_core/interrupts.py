@@ -80,6 +80,7 @@ class Interrupted:
         self._take_back(record)
         record.completed = None, 0
         self._host.gates.leave(record)  # also if the call was still in line
+        self._host.waits.pop(record, None)
         self._host.several.pop(record, None)  # last: `close` waits until nothing is left to undo
 
     def undo_acquire_again(self, record: CallRecord) -> None:

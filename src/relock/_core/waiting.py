@@ -29,6 +29,8 @@ from typing import Any, NamedTuple
 
 from attrs import Factory, define, field
 
+from relock._core.call_record import NO_CALL, CallRecord
+from relock._core.clocks import propose_ticket
 from relock._core.effects import Answer, Clock, Effect, Failure, Handed, Leave, Listen, Park, Undo
 from relock._core.flows.accept import accept
 from relock._core.flows.acquire import First, attempt, enqueue_call, take_call
@@ -43,9 +45,7 @@ from relock._owner import attempt_name, waiter_name
 from relock._scripts import Call
 
 SHORT_LOOK_PART = 0.9  # a look with less of the node timeout than this shows no master silent
-TICKETS_END = 2**53  # a master can't tell larger tickets apart: Lua's numbers are doubles
 SLOTS_TRIED_MAX = 8  # before the next sleep; each fails only if another caller has just taken that slot
-TICKET_AHEAD_US = 1_000_000  # a ticket that several masters are to take is this far ahead of their clocks
 
 
 class Wait(NamedTuple):
@@ -62,6 +62,7 @@ class Wait(NamedTuple):
             give, and the base of a ticket; 0 for none.
         is_crowded: returns whether a request would have to wait for other callers' requests.
         missed: returns how many turns a waiter has missed.
+        record: the notes of the call, which may get an error that ends the wait.
     """
 
     spec: LockSpec
@@ -75,6 +76,7 @@ class Wait(NamedTuple):
     propose: Callable[[], int] = int  # 0: no ticket
     is_crowded: Callable[[], bool] = bool  # False: never crowded
     missed: Callable[[bytes], int] = lambda _waiter: 0
+    record: CallRecord = NO_CALL
 
     def take_call(self, owner: bytes, value: int) -> Call:
         """Return the call that takes the lock for `owner` if the lock is free and no other waiter's turn has come."""
@@ -84,15 +86,6 @@ class Wait(NamedTuple):
 def first_value(spec: LockSpec, jitter: Callable[[], float]) -> int:
     """Return what the first attempt asks for: one level, or any slot; if it must name one, `jitter` chooses."""
     return spec.templates.usual if spec.slots is None else min(int(jitter() * spec.slots), spec.slots - 1)
-
-
-def propose_ticket(ahead_us: int) -> int:
-    """Return a ticket for several masters to write alike, where `ahead_us` lies just above their clocks; 0 for none.
-
-    The ticket lies a second above the clocks: a master whose clock has passed the ticket would write a larger one.
-    """
-    ticket = ahead_us + TICKET_AHEAD_US
-    return ticket if TICKET_AHEAD_US < ticket < TICKETS_END else 0
 
 
 def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until: float, now: float) -> Park | None:
@@ -216,9 +209,7 @@ class _Waiting:
             elif not self._note_ticket(outcome):
                 if grants is None:
                     answers = ()  # thousands of waits may keep this frame while they sleep
-                    look_at = min(wait.until, now + patience.pause(outcome, listening=self.listening))
-                    lease_end = _lease_end(outcome.lease_left if isinstance(outcome, Refused) else -1.0, now)
-                    grants = yield Park(spec.keys, wait.waiter, self.ticket, lease_end, look_at)
+                    grants = yield self._sleep(outcome, now, patience.pause(outcome, listening=self.listening))
                 self._note_missed()
                 self.slots_tried = 0
                 granted = yield from self._take_over(grants, outcome)
@@ -236,6 +227,18 @@ class _Waiting:
             return outcome._replace(is_repeated=True) if self.undecided else outcome
         yield from self._clear_up()
         return outcome
+
+    def _sleep(self, outcome: Refused | NoQuorum, now: float, pause: float) -> Park:
+        """Return a sleep of at most `pause` seconds.
+
+        Raises:
+            DeadlockError: the sleep would be part of a deadlock.
+        """
+        wait = self.wait
+        if wait.record.error is not None:
+            raise wait.record.error
+        lease_end = _lease_end(outcome.lease_left if isinstance(outcome, Refused) else -1.0, now)
+        return Park(wait.spec.keys, wait.waiter, self.ticket, lease_end, min(wait.until, now + pause))
 
     def _tries_other_slot(self, outcome: Refused | NoQuorum, answers: Sequence[Answer], now: float) -> bool:
         """Choose a slot that a quorum has free; return whether to ask for it at once, because only the slot was taken.

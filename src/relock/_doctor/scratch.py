@@ -41,6 +41,7 @@ SCRIPT_ARGUMENTS: dict[str, str | int] = {
     "token_ms": SCRATCH_LEASE_MS + 1_000,
     "alive_ms": SCRATCH_LEASE_MS,
     "queue_ms": SCRATCH_LEASE_MS,
+    "message": "hello",
 }
 
 
@@ -106,6 +107,7 @@ class Scratch:
         yield "give_back", self.call("give_back", two), "absent"
         yield "quarantine", self.call("quarantine", one), "absent"
         yield "lower_guard", self.call("lower_guard", one), "absent"
+        yield "notify", self.call("notify", one), "told"
         yield "force_release", self.call("force_release", one), "released"
         yield "read_acquire", self.call("read_acquire", one), "granted"
         yield "read_enqueue", self.call("read_enqueue", two), "granted"

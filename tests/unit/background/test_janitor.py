@@ -11,6 +11,7 @@ from support.hubs import hubs_of
 from support.instructions import Interrupt, Strike
 from support.until import until
 
+from relock._core.book import Book
 from relock._core.clocks import ClockStep, Offset
 from relock._core.effects import Ask, Failure
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
@@ -18,6 +19,7 @@ from relock._core.hold import FOREVER, Hold
 from relock._core.patience import EXPIRY_SECONDS
 from relock._core.tasks import Accuse, PassOn, PendingCheck, Sample, Settle, UndoTask
 from relock._keys import lock_keys
+from relock._options import ClientOptions
 from relock._runtime.background.janitor import BATCH, CHECK_SECONDS, OUTDATED_SECONDS, Janitor
 from relock._runtime.machine import THREADS, Machine
 from relock._runtime.wakeups.hubs import Hubs
@@ -456,6 +458,7 @@ class Burst(Waiting):
     """A session with several masters, of which one is slow in each round; it notes the time of each request."""
 
     client_id, masters, foregrounds = "me", (SimpleNamespace(facts=SimpleNamespace(vote_at=0.0)),), set[Any]()
+    holds, options = Book(), ClientOptions()
 
     def __init__(self, seconds: float, waiters: Sequence[Waiter] = ()) -> None:
         super().__init__(waits=False, leaves=False)

@@ -9,6 +9,7 @@ import pytest
 from attrs import define
 from support.hubs import hubs_of
 
+from relock._core.book import Book
 from relock._core.effects import Ask, Handed
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import FOREVER
@@ -16,6 +17,7 @@ from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER
 from relock._core.turns import LOOK_SECONDS, TURN_SECONDS, Turns
 from relock._keys import lock_keys
+from relock._options import ClientOptions
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.machine import THREADS
 from relock._runtime.wakeups.shared_subscriptions import LEAD, SharedSubscriptions
@@ -103,9 +105,11 @@ class Scene:
             client_id="me",
             clock=self.clock,
             foregrounds=self.foregrounds,
+            holds=Book(),
             hubs=self.hubs,
             masters=(SimpleNamespace(facts=SimpleNamespace(vote_at=0.0)),),
             node_timeout=1.0,
+            options=ClientOptions(),
             platform=THREADS,
             ask_shielded=self.ask_shielded,
         )

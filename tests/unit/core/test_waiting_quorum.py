@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from attrs import Factory, define
 
+from relock._core.clocks import TICKET_AHEAD_US, propose_ticket
 from relock._core.effects import Ask, Effect, Failure, Handed, Leave, Listen, Park, Undo
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.patience import BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN
 from relock._core.quorum import TOO_LATE, Grant, NoQuorum, Refused, may_be_granted, may_keep_anything
-from relock._core.waiting import TICKET_AHEAD_US, Wait, acquire, propose_ticket
+from relock._core.waiting import Wait, acquire
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import Owner

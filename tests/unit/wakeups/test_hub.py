@@ -52,6 +52,7 @@ class Told(HubListener):
         self.unclaimed_holds: list[tuple[LockKeys, bytes]] = []
         self.fences: list[int] = []
         self.watched = 0
+        self.questions: list[bytes] = []
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:  # noqa: ARG002
         self.passed.append(owner)
@@ -62,6 +63,9 @@ class Told(HubListener):
 
     def watch_waiters(self) -> None:
         self.watched += 1
+
+    def asked(self, message: bytes) -> None:
+        self.questions.append(message)
 
     def subscribed(self) -> None: ...
 
@@ -87,6 +91,26 @@ def test_a_grant_goes_to_its_waiter_with_the_time_at_which_it_was_made(hub: Thre
     assert waiter.handed == [Handed(1, b"me:1@3000~ab.7", 200, 100, 3.0, 100 / 1e6)]
     assert waiter.wakes.get_nowait() == 1
     assert told.unclaimed_holds == []
+
+
+def test_questions_and_answers_of_other_clients_reach_the_listener_as_they_are(hub: ThreadHub, told: Told) -> None:
+    waiter = hub.register(WAITER, KEYS)
+    messages = [b"ask you you.1 me:1", b"wait me.1 you:1 you:2 7 11 a b", b"ask ", b"wait \xff\n"]
+    for message in messages:
+        hub.message(0, message)
+    assert told.questions == messages
+    assert waiter.wakes.empty(), "no waiter looks because of them"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"ask", b"asks you 1 me:1", b"Ask you 1 me:1", b" ask x", b"wait", b"waits x", b"probe you 1", b"\xff"],
+)
+def test_a_word_that_this_version_does_not_know_is_ignored(hub: ThreadHub, told: Told, message: bytes) -> None:
+    waiter = hub.register(WAITER, KEYS)
+    hub.message(0, message)
+    assert (told.questions, told.passed, told.unclaimed_holds, waiter.handed) == ([], [], [], [])
+    assert waiter.wakes.empty()
 
 
 def test_a_grant_of_another_incarnation_than_that_of_the_subscriptions_socket_has_no_time(hub: ThreadHub) -> None:

@@ -27,6 +27,7 @@ from relock._core.hold import FOREVER, Hold
 from relock._core.quorum import NEVER, is_status
 from relock._core.tasks import Accuse, GoOn, Heal, PassOn, PendingCheck, Sample, Settle, Task, UndoTask
 from relock._owner import waiter_name
+from relock._runtime.background.chase import Chase
 from relock._runtime.background.places import Places, beat_pause
 from relock._runtime.background.session_view import SessionView
 from relock._runtime.service import Service
@@ -64,6 +65,7 @@ class Janitor(Service):
         self._incoming: SimpleQueue[Task | None] = session.platform.queue()
         self._due: list[_Due] = []
         self._places = Places(session)
+        self.chase = Chase(session, self._chase_at)
         self._beat_at = FOREVER  # when the next heartbeat is due; set by this thread alone
         self._asked_for: deque[float] = deque()  # earlier moments at which callers need the next heartbeat
         self._wakes_at = FOREVER  # until when the thread sleeps
@@ -373,6 +375,11 @@ class Janitor(Service):
         next_at, gone = self._places.keep(now)
         self._beat_by(next_at)
         self._take_out(gone)
+        if (chase_at := self.chase.next_at()) <= self._beat_at:
+            self._chase_at(chase_at)
+
+    def _chase_at(self, moment: float) -> None:
+        self._later(moment, GoOn(self.chase.begin))
 
     def _beat_by(self, moment: float) -> None:
         """Have the next heartbeat sent at `moment`, unless one is due earlier."""

@@ -13,6 +13,7 @@ from relock._core.tasks import PassOn
 from relock._core.turns import Turns
 from relock._keys import LATCH, LockKeys
 from relock._owner import client_name
+from relock._runtime.background.long_waits import LongWaits
 from relock._runtime.background.session_view import SessionView
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Places:
     def __init__(self, session: SessionView) -> None:
         self._session = session
         self._turns = Turns()
+        self._long_waits = LongWaits(session)
 
     def woke(self, due: float, now: float) -> None:
         """Note that the janitor, which was to wake at `due`, woke at `now`; if late, the process was stopped."""
@@ -72,7 +74,13 @@ class Places:
         return not all(self._turns.has_missed(one, now) for one in left)
 
     def keep(self, now: float) -> Kept:
-        """Send the heartbeat for all waiters that are queued and can act: all scripts in one batch."""
+        """Send the heartbeat for all waiters that are queued and can act; then tell which callers wait for long."""
+        kept = self._keep(now)
+        self._long_waits.tell()
+        return kept
+
+    def _keep(self, now: float) -> Kept:
+        """Send the heartbeat: all scripts in one batch."""
         session = self._session
         waiters = [waiter for waiter in session.hubs.waiters() if not waiter.has_left]
         queues: defaultdict[tuple[bytes, LockKeys], list[tuple[int, bytes]]] = defaultdict(list)

@@ -4,12 +4,15 @@ from collections import deque
 from typing import Any, Protocol
 
 from relock._core.book import Book
+from relock._core.call_record import CallRecord
 from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Ask, Clock
 from relock._core.hold import Hold
 from relock._core.host import Counters
 from relock._core.pulse import Pulse
 from relock._events import Event
+from relock._options import ClientOptions
+from relock._owner import Owner
 from relock._runtime.driver import Flow
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
@@ -53,14 +56,18 @@ class SessionView(Protocol):
     clock: Clock
     closed: bool
     counters: Counters
+    deadlock_after: float
     foregrounds: set[ForegroundView]
     node_timeout: float
     holds: Book
     hubs: Hubs
     masters: tuple[Master, ...]
+    options: ClientOptions
     platform: Platform
     prefix: str
+    rings: set[frozenset[bytes]]
     steps: deque[ClockStep]
+    waits: dict[CallRecord, tuple[Owner, float, float]]
 
     def run_on_own(self, flow: Flow) -> Any:
         """Run a flow that must not wait behind calls; raise `ClientClosedError` once the client was closed."""

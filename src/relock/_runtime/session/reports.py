@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Protocol
 
 from relock._core import master_facts, tasks
@@ -66,6 +67,11 @@ class Reports(MasterListener):
     def watch_waiters(self) -> None:
         """Have a heartbeat sent in time: the janitor then also finds stuck waiters and closed loops."""
         self._session.janitor.ensure_beating(FOREVER)
+
+    def asked(self, message: bytes) -> None:
+        """Have the janitor act on another client's question, or answer, about a wait."""
+        janitor = self._session.janitor
+        janitor.hand(tasks.GoOn(partial(janitor.chase.hear, message)))
 
     def subscribed(self) -> None:
         """Have a heartbeat sent now, if there are waiters: messages from before the subscription are lost."""

@@ -17,7 +17,7 @@ from relock._core.quorum import NEVER
 from relock._core.tasks import GoOn
 from relock._errors import ClientClosedError, RelockError
 from relock._events import Event, Granted, Loss, MasterBack, NotGranted, Released
-from relock._options import ClientOptions, default_client_name
+from relock._options import DEADLOCK_AFTER_SECONDS, ClientOptions, default_client_name
 from relock._owner import readable
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.background.session_view import ForegroundView
@@ -75,6 +75,7 @@ class Session(Driver):
         node_timeout = options.node_timeout_for(options.ttl)
         super().__init__(panel, platform, node_timeout)
         self.options = options
+        self.deadlock_after = options.deadlock_after or DEADLOCK_AFTER_SECONDS
         self.prefix = options.prefix
         self.connection_name = f"relock:{self.client_id}"
         self.foregrounds: set[ForegroundView] = set()

@@ -4,6 +4,7 @@ A client's threads have one hub. The tasks of each of its event loops have anoth
 own: see `relock._runtime.aio.loop_hub`. A hub subscribes once to its channel on each master. The masters' scripts
 publish ``wake <uuid> <name>`` there when it is a waiter's turn, or ``grant <uuid> ...`` when a releaser has given that
 waiter the lock. The hub puts an item into the waiter's inbox, so that a message that comes before the wait is not lost.
+Other clients send ``ask`` and ``wait``, to find deadlocks.
 
 A message may come for a waiter that this hub does not have (any more). Then other waiters wait behind a turn or a hold
 that no caller uses, so the turn is passed on, or the hold ended, at once.
@@ -72,6 +73,9 @@ class HubListener(Protocol):
 
         `token` is the fencing token that the end of the hold must write to the masters; 0 for none.
         """
+
+    def asked(self, message: bytes) -> None:
+        """Act on another client's question, or answer, about a wait: see `relock._runtime.background.chase`."""
 
     def subscribed(self) -> None:
         """Note that a subscription is confirmed (again): messages from before may be lost."""
@@ -216,12 +220,14 @@ class Hub(ABC, Generic[S]):
         return sum(subscription.is_confirmed for subscription in self.subscriptions) >= self._quorum
 
     def message(self, master: int, payload: bytes) -> None:
-        """Act on a grant or a wake-up that master number `master` published; ignore anything else."""
+        """Act on a message that master number `master` published; ignore those that this version does not know."""
         found = _GRANT.fullmatch(payload)
         if found is not None:
             self._given(self.subscriptions[master], found)
         elif payload.startswith(b"wake "):
             self._woken(master, payload)
+        elif payload.startswith((b"ask ", b"wait ")):
+            self._listener.asked(payload)
 
     def _given(self, subscription: S, found: re.Match[bytes]) -> None:
         uuid, hold, token, micros, lease_ms, incarnation, name = found.groups()

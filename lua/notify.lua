@@ -1,0 +1,26 @@
+-- Publishes a message of one client to another one. Changes nothing.
+--
+-- KEYS
+--   lock  hash  the lock that the message is about, which decides the node of a cluster
+-- ARGV
+--   client   text  the client that the message is for
+--   message  text  the message
+-- RETURNS
+--   told  now_us heard  so many clients received the message; 0 also if the server refuses to say
+-- WRITES
+--   none
+-- PUBLISHES
+--   ask   to that client, about one of its holds
+--   wait  to that client, which has asked
+-- REPEATABLE
+--   A second arrival repeats the message, and a client knows messages that it has had.
+
+--#include time
+--#include clock
+--#include tell
+
+local lock = KEYS[1]
+local client = ARGV[1]
+local message = ARGV[2]
+
+return { 'told', now_us, tell(string.match(lock, '^([^{]*:){'), client, message) }
