@@ -18,7 +18,7 @@ from support.servers import Server
 from support.until import until
 
 import relock
-from relock import AcquireTimeoutError, Client, LockLostError, Loss, QuorumError, UpgradeError
+from relock import AcquireTimeoutError, Client, DeadlockError, LockLostError, Loss, QuorumError, UpgradeError
 from relock._servers.starting import freeze
 
 SLACK = 3.0  # for a busy machine; a broken promise takes longer than that, or has no end
@@ -474,3 +474,24 @@ def test_23_a_latch_opens_with_the_last_party_and_never_before(client: Client, s
         assert not any(wait.done() for wait in waits)
         assert other.latch("a", 3).arrive("z") == 0
         assert all(wait.result(60) for wait in waits)
+
+
+@pytest.mark.parametrize("clients_count", [1, 2])
+def test_24_a_deadlock_ends_by_one_error(server: Server, clients_count: int) -> None:
+    both_have_one = threading.Barrier(2)
+
+    def work(client: Client, first: str, second: str) -> DeadlockError | None:
+        with client.lock(first):
+            both_have_one.wait(60)
+            try:
+                with client.lock(second):
+                    return None
+            except DeadlockError as error:
+                return error
+
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(2) as threads:
+        clients = [stack.enter_context(Client(server.url)) for _ in range(clients_count)]
+        calls = (threads.submit(work, clients[0], "a", "b"), threads.submit(work, clients[-1], "b", "a"))
+        (error,) = [error for error in (call.result(60) for call in calls) if error is not None]
+    assert {lock for lock, _, _ in error.cycle} == {"a", "b"}
+    assert error.lock in {"a", "b"}
