@@ -404,7 +404,7 @@ BUGS = [
         f"{CORE}/hold.py",
         "        self.lease_ends[step.master] -= step.seconds\n",
         "",
-        seed=1092,
+        seed=1072,
     ),
     Bug(
         "a forked child keeps its parent's holds",
@@ -674,7 +674,7 @@ BUGS = [
         "            yield from self._give_back(record, who, left[refused + 1 :])\n",
         "            behind = [one for one, other in zip(left, outcomes, strict=True) if other is not None]\n"
         "            left = [*left[: refused + 1], *behind[1:]]\n",
-        seed=1409,
+        seed=2266,
     ),
     Bug(
         "a caller that does not get several locks keeps those before the refused one",
@@ -845,7 +845,7 @@ BUGS = [
         "lua/_lib/leases.lua",
         "'-inf', digits(math.floor(now_us / 1000)), 'LIMIT'",
         "'-inf', digits(math.floor(now_us / 1000) + 500), 'LIMIT'",
-        seed=1195,
+        seed=1431,
     ),
     Bug(
         "one reader's renewal lengthens all",
@@ -923,14 +923,14 @@ BUGS = [
         "lua/read_heal.lua",
         "if writer and not is_own(writer, owner) then",
         "if false then",
-        seed=1195,
+        seed=3592,
     ),
     Bug(
         "a writer is healed beside readers",
         "lua/heal.lua",
         "if holder and not is_here then",
         "if holder and not is_here and not is_reader(holder) then",
-        seed=4454,
+        seed=3536,
     ),
     Bug(
         "a reader that gets in wakes nobody",
@@ -972,7 +972,7 @@ BUGS = [
         "lua/read_release.lua",
         "    else\n      wake_first(lock, queue, waiters, nil)\n",
         "    else\n      local _ = 0\n",
-        seed=1481,
+        seed=1640,
     ),
     Bug(
         "a reader's token is not above the last",
@@ -980,6 +980,80 @@ BUGS = [
         "next_token(token_key, now_us, latest_ms(lock, lease_ms))",
         "now_us",
         seed=1271,
+    ),
+    # Only runs in which callers run into deadlocks find these.
+    Bug(
+        "a ring counts though no second round has found it",
+        f"{RUNTIME}/background/chase.py",
+        "if key in self._found_before:",
+        "if True:",
+        seed=3990,
+    ),
+    Bug(
+        "each client takes the wait of its own caller for the victim",
+        f"{CORE}/deadlocks.py",
+        "key=lambda edge: (edge.order, edge.waiter), default=None)",
+        "key=lambda edge: (edge.since, edge.waiter), default=None)",
+        seed=1609,
+    ),
+    Bug(
+        "a wait that is over is told to clients that ask",
+        f"{RUNTIME}/background/chase.py",
+        "        edge = self._own().get(hold)\n",
+        (
+            "        told = vars(self).setdefault('told', {})\n"
+            "        edge = told[hold] = self._own().get(hold) or told.get(hold)\n"
+        ),
+        seed=1894,
+    ),
+    Bug(
+        "a hold that was lost is part of a ring",
+        f"{CORE}/deadlocks.py",
+        "if hold.loss is None and now < hold.deadline and now < wait.until:",
+        "if now < wait.until:",
+        seed=1385,
+    ),
+    Bug(
+        "a wait that got its lock stays in the book of waits",
+        f"{CORE}/calls.py",
+        "        host.waits.pop(record, None)\n        if outcome",
+        "        if outcome",
+        seed=1503,
+    ),
+    Bug(
+        "a short wait is part of a ring",
+        f"{CORE}/deadlocks.py",
+        "is_short = until - since <= host.deadlock_after",
+        "is_short = False",
+        seed=1423,
+    ),
+    Bug(
+        "a ring has a victim though another caller could release the hold",
+        f"{CORE}/deadlocks.py",
+        "    if not all(edge.is_sure for edge in ring):\n        return None\n",
+        "",
+        seed=1241,
+    ),
+    Bug(
+        "a client looks for a ring among its callers only after a while",
+        f"{CORE}/calls.py",
+        "            if len(host.holds) > 1:\n                check_ring(host, record)\n\n    def _go",
+        "\n    def _go",
+        seed=1871,
+    ),
+    Bug(
+        "a victim sleeps on",
+        f"{CORE}/deadlocks.py",
+        "            record.error = error  # Mark",
+        "            pass  # Mark",
+        seed=1147,
+    ),
+    Bug(
+        "a client looks once for a ring",
+        f"{RUNTIME}/background/chase.py",
+        "self._began_at + REPEAT_SECONDS for at in due",
+        "FOREVER for at in due",
+        seed=2857,
     ),
     # Only runs in which clients are closed, or end with their processes, find these.
     Bug(

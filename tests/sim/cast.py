@@ -17,6 +17,7 @@ from sim.referee import Referee
 from sim.replication import ReplicatedServer
 
 AT_ONCE = 2  # requests of a client for which there is room, in runs in which all waits end at one moment
+DEADLOCK_SECONDS = 2.5  # of a wait, after which clients look for deadlocks: the default
 MAX_CONNECTIONS = 64  # in other runs: the default
 STRANGE_SECONDS = (10.0, 30.0, 600.0)  # the lease and the guard of a stranger
 RATE_ERROR = 0.005  # at most, of a clock's rate: as much as the default drift_factor allows for each
@@ -62,7 +63,8 @@ class Cast:
             handoff=random.choice(drawn.handoffs) if drawn is not None else "grant",
             client_name=name,
             max_connections=AT_ONCE if plan.ends_at else MAX_CONNECTIONS,
-            on_event=self._on_event(process, has_loop=has_loop),
+            on_event=self._on_event(process, is_told=has_loop or plan.orders is not None),
+            deadlock_after=plan.orders.after if plan.orders else DEADLOCK_SECONDS,
         )
         self.processes.append(process)
         self.clients.append(client)
@@ -93,10 +95,10 @@ class Cast:
         self.strangers.append(process)
         return process, client
 
-    def _on_event(self, process: Process, *, has_loop: bool) -> Callable[[object], None] | None:
+    def _on_event(self, process: Process, *, is_told: bool) -> Callable[[object], None] | None:
         if self.plan.is_blocked:
             return partial(_block, process)
-        return partial(self._referee.told, process) if has_loop else None
+        return partial(self._referee.told, process) if is_told else None
 
     def door_of(self, process: Process) -> Any:
         """Return the object that the workers of a process use as their `Client`."""
@@ -106,9 +108,9 @@ class Cast:
     def _owner(self) -> str | None:
         return "us" if self.plan.named else None
 
-    def lock_all(self, client: Any, names: list[str], *, renew: bool) -> Any:
+    def lock_all(self, client: Any, names: list[str], **options: Any) -> Any:
         """Return several locks as one."""
-        return client.lock_all(names, renew=renew, owner=self._owner)
+        return client.lock_all(names, owner=self._owner, **options)
 
     def semaphore(self, client: Any, *, renew: bool | None) -> Any:
         """Return the semaphore of the run, with the limit and the options that chance draws for this object."""
@@ -124,11 +126,15 @@ class Cast:
         fair, renew = choice(sides.fair), renew and choice(sides.renew)
         return client.rwlock(LOCK, renew=renew, fair=fair, owner=self._owner)
 
-    def lock(self, client: Any, *, renew: bool | None = None, name: str = LOCK) -> Any:
+    def rwlock_of(self, client: Any, name: str, **options: Any) -> Any:
+        """Return the read-write lock of this name."""
+        return client.rwlock(name, owner=self._owner, **options)
+
+    def lock(self, client: Any, *, renew: bool | None = None, name: str = LOCK, **options: Any) -> Any:
         """Return the lock that all threads want, with the options that chance draws for this object."""
         owner, wide = self._owner, self.plan.wide
         if wide is None:
-            return client.lock(name, renew=renew, owner=owner)
+            return client.lock(name, renew=renew, owner=owner, **options)
         choice = self.world.random.choice
         return client.lock(
             LOCK,

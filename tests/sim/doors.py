@@ -9,12 +9,14 @@ from attrs import evolve
 
 from sim.draws import draw, draw_any
 from sim.liveness import closing, ended
-from sim.plan import CALM_SECONDS, LOCK, OVERRIDE, TTL_SECONDS, Permits, Plan, Several, Sides
+from sim.plan import CALM_SECONDS, FORGETTING, LOCK, OVERRIDE, TTL_SECONDS, Orders, Permits, Plan, Several, Sides
 
 SEVERAL_PART = 0.06  # of the runs that are of no other kind
 LOCKS = (LOCK, "b", "c", "d")  # in runs in which callers take several
 LIMITED_PART = 0.1  # of the runs that are of no other kind, also not of that
 OVERRIDDEN_PART = 0.25  # of the runs with a semaphore
+ORDERS_PART = 0.12  # of the runs that are of no other kind
+ORDERED = (*LOCKS, "e", "f")
 READING_PART = 0.11  # of the runs that have no semaphore either
 
 
@@ -170,6 +172,57 @@ def _draw_dying(random: Random) -> Plan:
     )
 
 
+def orders(seed: int, part: float = ORDERS_PART) -> Plan | None:
+    """Return a plan in which callers take several locks in any order; None for most seeds."""
+    random = Random(f"nested {seed}")
+    if random.random() >= part:
+        return None
+    (drawn,) = random.choices(list(_ORDERS_SORTS), list(_ORDERS_SORTS.values()))
+    names = ORDERED[: random.randint(3, len(ORDERED))]
+    after = random.choice([0.5, 0.5, 2.5])
+    return evolve(
+        drawn(random),
+        several=Several(names, whole=random.choice([0.0, 0.3]), alone=1.0),
+        orders=Orders(
+            after,
+            modes=random.choice([("raise",), ("raise",), ("raise", "raise", "report", "ignore")]),
+            sides=random.choice([0.0, 0.0, 0.3]),
+            short=random.choice([0.0, 0.4, 0.4]),
+        ),
+    )
+
+
+def _draw_rings(random: Random) -> Plan:
+    """Draw callers that have locks for a while, and hardly any faults."""
+    kinds = random.choice([(), (), (), ("crash client",), ("interrupt",), ("pause client",)])
+    return evolve(
+        draw_any(random, kinds, is_calm=True),
+        masters=random.choice([1, 1, 3, 5]),
+        clients=random.choice([2, 3, 4]),
+        threads=random.choice([1, 2, 2]),
+        turns=5,
+        begins=CALM_SECONDS,
+        faults=CALM_SECONDS + 10.0,
+        fault_pause=2.0,
+        stays=random.choice([(0.0, 0.01), (0.1, 0.3), (0.3, 1.6)]),
+        timeouts=(3.0, 20.0),
+        renew=random.random() < 0.9,
+    )
+
+
+def _draw_late_answers(random: Random) -> Plan:
+    """Draw messages between clients that come late or never, while short waits end, and holders die or stand still."""
+    kinds = tuple(kind for kind in ("crash client", "pause client", "partition", "crash") if random.random() < 0.25)
+    plan = _draw_rings(random)
+    lags, drops = random.choice([(0.5, 0.0), (0.5, 0.0), (0.5, 0.1), (0.0, 0.3)])
+    conditions = evolve(plan.conditions, lags=lags, drops=drops, straggle=random.choice([0.5, 2.0]))
+    skew = 0.3 if FORGETTING & set(kinds) else plan.skew
+    return evolve(
+        plan, kinds=kinds, conditions=conditions, skew=skew, clients=random.choice([3, 4]), threads=2, turns=8
+    )
+
+
+_ORDERS_SORTS = {_draw_rings: 0.3, _draw_late_answers: 0.5, draw: 0.1, _draw_cut_off: 0.1}
 _SEVERAL_SORTS = {draw: 0.6, _draw_cut_off: 0.25, _draw_ended: 0.05, _draw_closing: 0.1}
 _LIMITED_SORTS = {
     draw: 0.35,

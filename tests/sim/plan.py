@@ -5,7 +5,7 @@
 
 from attrs import frozen
 
-from relock._options import Handoff
+from relock._options import Handoff, OnDeadlock
 from relock.testing._conditions import Conditions
 
 LOCK = "a"  # the one lock that all threads want
@@ -99,6 +99,23 @@ class Several:
 
 
 @frozen
+class Orders:
+    """Part of a plan in which callers take several locks in any order, and so run into deadlocks.
+
+    Attributes:
+        after: seconds of a wait, after which clients look for deadlocks.
+        modes: each lock object draws one of these.
+        sides: how likely a caller takes a lock as a reader, or as the writer.
+        short: how likely a wait is so short that it makes no deadlock, or little longer.
+    """
+
+    after: float
+    modes: tuple[OnDeadlock, ...]
+    sides: float
+    short: float
+
+
+@frozen
 class Permits:
     """Part of a plan in which callers take permits of one semaphore.
 
@@ -158,6 +175,7 @@ class Plan:
         wide: the further choices of a wider run; None in most runs.
         moves: how masters move; None in most runs.
         several: the locks that callers take together; None in most runs, which have one lock.
+        orders: how callers run into deadlocks; None in most runs. They have `several` as well.
         permits: how callers use a semaphore in place of the lock; None in most runs.
         sides: how callers use the two sides of a read-write lock; None in most runs.
         names: how many other locks each process uses at most, with caches that are too small for so many.
@@ -193,6 +211,7 @@ class Plan:
     wide: Wide | None = None
     moves: Moves | None = None
     several: Several | None = None
+    orders: Orders | None = None
     permits: Permits | None = None
     sides: Sides | None = None
     names: int = 0

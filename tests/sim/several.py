@@ -25,7 +25,7 @@ class SeveralReferee(Referee):
 
     def sibling(self, name: str) -> None:
         """Make the referee of another lock, which shares with this one what is no lock's own."""
-        other = SeveralReferee(
+        other = type(self)(
             self.world, self.servers, self.plan, violations=self.violations, faults=self.faults,
             sessions=self._sessions, keys=lock_keys("lock", name), family=self.family,
         )  # fmt: skip

@@ -9,6 +9,7 @@ from relock import LockLostError, QuorumError, RelockError
 from relock.testing._process import Process
 from sim.actors import Actor, Interrupted, actor_of
 from sim.asking import waiting
+from sim.beliefs import Call
 from sim.calls import Calls
 from sim.cast import Cast
 from sim.holders import Held, HolderTurns
@@ -21,6 +22,7 @@ BETWEEN_PART = 1.5  # of a lease, for which a caller that has locks waits at mos
 class SeveralTurns(HolderTurns):
     """Turns in which a caller has some locks, by one call or by several."""
 
+    again_part = AGAIN_PART
     use_part = 0.2
 
     def __init__(
@@ -40,7 +42,7 @@ class SeveralTurns(HolderTurns):
         """Take some locks, with the options of `lock`, stay, and leave them; return whether the caller got all."""
         client, names, renew = self._cast.door_of(process), self._several.names, lock._spec.options.renew
         held = Held(process, {name: self._cast.lock(client, renew=renew, name=name) for name in names})
-        wanted = sorted(self._random.sample(names, self._random.randint(1, len(names))))
+        wanted = self._wanted(names)
         try:
             for part in self._parts(wanted):
                 if held.taken:
@@ -52,6 +54,9 @@ class SeveralTurns(HolderTurns):
         finally:
             if not held.is_abandoned:
                 self._leave(held)
+
+    def _wanted(self, names: tuple[str, ...]) -> list[str]:
+        return sorted(self._random.sample(names, self._random.randint(1, len(names))))
 
     def _parts(self, names: list[str]) -> list[list[str]]:
         """Return the names in parts, each of which is taken by one call, in the order of the names."""
@@ -68,10 +73,10 @@ class SeveralTurns(HolderTurns):
     def _take_part(self, held: Held, fresh: list[str], timeout: float, renew: bool) -> bool:
         """Take these locks, perhaps with one more level of others; return whether the caller has them now."""
         process, names = held.process, [*fresh]
-        if held.taken and self._random.random() < AGAIN_PART:
+        if held.taken and self._random.random() < self.again_part:
             names += self._random.sample(sorted(held.beliefs), self._random.randint(1, len(held.beliefs)))
         door = self._door(held, names, renew)
-        calls = {name: self._judge_of(name).called(process, timeout, fair=self._plan.fair) for name in fresh}
+        calls = {name: self._called(held, name, timeout) for name in fresh}
         want = self._progress.begins(process, [*held.beliefs, *fresh], held.beliefs.values()) if timeout else None
         self._cast.acquiring[process] += 1
         got = False
@@ -87,8 +92,8 @@ class SeveralTurns(HolderTurns):
         except LockLostError as error:
             since = min([belief.since for belief in held.beliefs.values()], default=calls[fresh[0]].called_at)
             self._judge_of(fresh[0]).lost_some(calls[fresh[0]], since, error)
-        except RelockError:
-            pass  # the client is closed
+        except RelockError as error:
+            self._failed(held, calls[fresh[0]], fresh[0], error)
         else:
             self._judge_of(fresh[0]).check_timeout(calls[fresh[0]])
         finally:
@@ -103,6 +108,12 @@ class SeveralTurns(HolderTurns):
             self._has_not_got(held, fresh, names)
         return got
 
+    def _called(self, held: Held, name: str, timeout: float) -> Call:
+        return self._judge_of(name).called(held.process, timeout, fair=self._plan.fair)
+
+    def _failed(self, held: Held, call: Call, name: str, error: RelockError) -> None:
+        """Judge another error of a call for some locks, of which `name` is one: its client is closed."""
+
     def _door(self, held: Held, names: list[str], renew: bool) -> Any:
         """Return an object that takes these locks; for a single one, it may be a plain lock."""
         if len(names) == 1 and self._random.random() < 0.5:
@@ -110,7 +121,7 @@ class SeveralTurns(HolderTurns):
         shuffled = self._random.sample(names, len(names))
         return self._cast.lock_all(self._cast.door_of(held.process), shuffled, renew=renew)
 
-    def _has_got(self, held: Held, door: Any, names: list[str], calls: dict[str, Any]) -> None:
+    def _has_got(self, held: Held, door: Any, names: list[str], calls: dict[str, Call]) -> None:
         """Judge a call that took all its locks."""
         holds = {name: held.locks[name]._hold() for name in names}
         missing = [name for name in names if not held.has(name)]
@@ -118,7 +129,8 @@ class SeveralTurns(HolderTurns):
             self._referee.violate(f"{held.process.name} was told that it has {names}, and has no hold of {missing}")
             return
         last_grant = max(hold.granted_at for hold in holds.values())
-        if any(hold.deadline <= last_grant for hold in holds.values()) and not self._referee.clocks.steps:
+        was_set = self._referee.clocks.steps or held.process.stood_still(0.0)
+        if any(hold.deadline <= last_grant for hold in holds.values()) and not was_set:
             self._referee.violate(f"{held.process.name} was told that it has {names}, and never had all at once")
         held.taken.append((door, names))
         for name in names:

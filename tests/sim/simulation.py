@@ -33,6 +33,7 @@ from sim.plan import CALM_SECONDS, Moves, Plan
 from sim.read_write import ReadWriteReferee
 from sim.referee import Referee
 from sim.replication import ReplicatedServer
+from sim.rings import OrdersReferee, Rings
 from sim.several import Progress, SeveralReferee
 from sim.special import plan_of
 from sim.strikes import Strikes
@@ -204,11 +205,16 @@ def _judges(world: World, servers: Sequence[ReplicatedServer], plan: Plan) -> tu
         return ReadWriteReferee(world, servers, plan), None
     if plan.several is None:
         return Referee(world, servers, plan), None
-    first = SeveralReferee(world, servers, plan)
+    first = (OrdersReferee if plan.orders else SeveralReferee)(world, servers, plan)
     for name in plan.several.names:
         if name != first.keys.name:
             first.sibling(name)
-    return first, Progress(world, first)
+    if not isinstance(first, OrdersReferee):
+        return first, Progress(world, first)
+    first.rings = Rings(world, first)
+    for referee in first.family.values():
+        referee.rings = first.rings  # type: ignore[attr-defined]
+    return first, first.rings
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from sim.asking import FOREVER, take
 from sim.beliefs import Belief
 from sim.calls import Calls
 from sim.cast import Cast
+from sim.order_turns import OrderTurns
 from sim.permit_turns import PermitTurns
 from sim.permits import PermitReferee
 from sim.plan import Wide
@@ -95,7 +96,7 @@ class Turns:
         around = cast, calls, lambda: self._is_about_to_end, self._block
         self._take: Callable[[Process, Any, float, float], bool] = self._take_lock
         if progress is not None:
-            self._take = SeveralTurns(progress, *around).take
+            self._take = (OrderTurns if cast.plan.orders else SeveralTurns)(progress, *around).take
         elif isinstance(referee, PermitReferee):
             self._take = PermitTurns(referee, *around).take
         elif isinstance(referee, ReadWriteReferee):
