@@ -186,7 +186,7 @@ class AsyncClient:
             owner: tasks and threads of this client that name the same owner share the hold; default None: the calling
                 task.
             max_hold: seconds, above 0, after which the watchdog renews the hold no more; default: the client's.
-            deadlock: ``"raise"``, ``"report"`` or ``"ignore"`` a deadlock that waits here; default: the client's.
+            deadlock: what a wait does in a deadlock: ``"raise"``, ``"report"`` or ``"ignore"``; default: the client's.
             on_lost: called once with a `Loss` if the hold is lost, on the loop that uses the client: a function by
                 ``call_soon``, a coroutine function as a task. If no loop runs, on a thread of its own. Default None.
             cancel_on_lost: whether relock cancels the body of an ``async with`` if the hold is lost; leaving the body

@@ -139,7 +139,7 @@ class Client:
                 the default: as long as it takes.
             owner: threads of this client that name the same owner share the hold; default None: the calling thread.
             max_hold: seconds, above 0, after which the watchdog renews the hold no more; default: the client's.
-            deadlock: ``"raise"``, ``"report"`` or ``"ignore"`` a deadlock that waits here; default: the client's.
+            deadlock: what a wait does in a deadlock: ``"raise"``, ``"report"`` or ``"ignore"``; default: the client's.
             on_lost: called once with a `Loss` if the hold is lost, on a thread of its own; default None.
 
         Raises:

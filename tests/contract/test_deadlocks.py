@@ -40,11 +40,13 @@ class Caller:
         with self._held:
             self._has_first = True
             self._rig.until(lambda: self._may_wait, "the caller may wait")
+            outcome: bool | DeadlockError
             try:
-                self.outcome = self._wanted.acquire(timeout=self._timeout)
+                outcome = self._wanted.acquire(timeout=self._timeout)
             except DeadlockError as error:
-                self.outcome = error
+                outcome = error
             self.levels = getattr(self._held, "hold_count", None)
+            self.outcome = outcome  # last: others wait for this
             self._rig.until(lambda: self._may_end, "the caller may end")
             if self.outcome is True:
                 self._wanted.release()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from sim.doors import limited, reading, several
+from sim.doors import limited, orders, reading, several
 from sim.liveness import closing, ended, mass, strange, stuck
 from sim.plan import Plan
 from sim.special import apart, crossed, moved, plan_of, trusted
@@ -30,6 +30,7 @@ KINDS = {
     "callers take several locks": several,
     "callers take permits of one semaphore": limited,
     "callers read and write": reading,
+    "callers run into deadlocks": orders,
 }
 
 

@@ -8,9 +8,9 @@ A ring is a deadlock only if all of its edges stand at the same moment. Within a
 steps. Each caller notes its wait, and then looks for a ring. The last of them to note its wait sees all other edges,
 and none of them can end: the hold that each waits for belongs to a caller which waits itself.
 
-One caller of a ring, the *victim*, gets a `DeadlockError`: the one that came last. A ring is only reported if another
-caller of one of its owners could still release the hold: if ``owner=`` names that owner, or if a task waits through
-another task.
+One caller of a ring, the *victim*, gets a `DeadlockError`: the one that came last. There is an event and no error if
+another caller of one of the owners could still release the hold: if ``owner=`` names that owner, or if a task waits
+through another task.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,20 +1,21 @@
 """Signals of ``relock run``: an exception while it waits for the lock, a message while the command runs."""
 
+import _thread
 import contextlib
 import os
 import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import FrameType
 
 # SIGTSTP is not here: see `ignore_terminal_stop`.
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-AGAIN_SECONDS = 0.01  # after this time, a finalizer that a signal has struck is over
+AGAIN_SECONDS = 0.05  # after this time, a finalizer that a signal has struck is over
 _WAKE = 0  # no signal has this number
 
 
@@ -36,13 +37,18 @@ def raise_where_it_counts(arm: Callable[[], object]) -> "Callable[[sys.Unraisabl
     def hook(ignored: "sys.UnraisableHookArgs") -> None:
         if isinstance(ignored.exc_value, Interrupted):
             arm()
-            again = partial(signal.pthread_kill, main, ignored.exc_value.signum)
-            threading.Timer(AGAIN_SECONDS, again).start()
+            # A `threading.Timer` would wait here for its thread, and the signal might come meanwhile and be lost.
+            _thread.start_new_thread(_kill_later, (main, ignored.exc_value.signum))
         else:
             others(ignored)
 
     sys.unraisablehook = hook
     return others
+
+
+def _kill_later(thread: int, signum: int) -> None:
+    time.sleep(AGAIN_SECONDS)
+    signal.pthread_kill(thread, signum)
 
 
 @contextlib.contextmanager

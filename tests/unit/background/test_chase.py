@@ -294,7 +294,7 @@ def test_a_client_with_none_as_its_option_begins_no_round_but_answers() -> None:
 
 
 def test_a_client_with_none_as_its_option_has_no_victim_for_others() -> None:
-    """It would never look, and so never end its wait."""
+    """A client that never looks would never end its wait."""
     ring = Ring()
     ring.last.options = ClientOptions(deadlock_after=None)
     ring.find(ring.first)

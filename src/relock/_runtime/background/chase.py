@@ -2,7 +2,7 @@
 
 An edge of a ring (see `relock._core.deadlocks`) is known to one client only. So a client whose caller has waited for
 long, and holds another lock, asks for the others. It asks the masters for the holder of the lock that the caller waits
-for. Then it asks the client in that holder's name, by ``ask``, for what the holder itself waits. A client whose caller
+for. Then it asks the client in that holder's name, by ``ask``, for which lock the holder waits. A client whose caller
 waits answers by ``wait``; any other one says nothing. The answer names the next lock, and so on. This is one *round*,
 in which each lock is looked at once, and each holder asked for once. The edges are chased as by Chandy, Misra and Haas
 in "Distributed Deadlock Detection" (ACM Transactions on Computer Systems, 1983), but by questions of one client.
