@@ -108,6 +108,7 @@ def test_two_names_of_one_class_are_an_error_if_one_is_taken_within_the_other(la
 
 
 def test_an_order_over_several_masters_is_seen() -> None:
+    pytest.importorskip("hiredis")
     from relock.testing import Lab
 
     with Lab(masters=3) as lab:
