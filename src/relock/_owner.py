@@ -75,7 +75,7 @@ def task_of(liveness: "ThreadRef | TaskRef | None") -> "asyncio.Task[Any] | None
 
 def caller_name(key: "OwnerKey", liveness: "ThreadRef | TaskRef | None") -> str:
     """Return the name, for people, of the caller that a hold under `key` belongs to."""
-    key = key.owner if isinstance(key, ReadKey) else key
+    key = owner_key(key)
     if liveness is None:
         return f"owner={key[1]!r}" if isinstance(key, tuple) else "an owner="
     kind, caller = "task" if isinstance(liveness, TaskRef) else "thread", liveness()
@@ -140,6 +140,11 @@ class ReadKey(NamedTuple):
     """
 
     owner: OwnerKey
+
+
+def owner_key(key: OwnerKey) -> OwnerKey:
+    """Return the key of the owner itself, also for the key of its hold as a reader."""
+    return key.owner if isinstance(key, ReadKey) else key
 
 
 def as_reader(who: Owner) -> Owner:

@@ -4,13 +4,14 @@ from typing import Any
 
 from relock import DeadlockError, RelockError
 from relock._keys import READ
+from relock._owner import owner_key
 from relock.testing._process import Process
 from sim.actors import TaskLock, actor_of
 from sim.asking import FOREVER
 from sim.beliefs import Call
 from sim.holders import Held
 from sim.plan import Orders
-from sim.rings import OrdersReferee, Rings, owner_key
+from sim.rings import OrdersReferee, Rings
 from sim.several_turns import SeveralTurns
 
 MOST = 3  # locks of a caller

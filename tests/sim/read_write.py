@@ -19,7 +19,7 @@ from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, quorum_of
 from relock._keys import READ, ReadKeys
-from relock._owner import ReadKey, waiter_name
+from relock._owner import owner_key, waiter_name
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups.waiter import Waiter
 from relock.lock import Lock
@@ -42,7 +42,7 @@ def reads(hold: Hold) -> bool:
 
 def are_of_one_owner(one: Belief, other: Belief) -> bool:
     """Return whether one owner has both holds."""
-    keys = [key.owner if isinstance(key, ReadKey) else key for key in (one.hold.key, other.hold.key)]
+    keys = [owner_key(key) for key in (one.hold.key, other.hold.key)]
     return one.process is other.process and keys[0] == keys[1]
 
 

@@ -18,7 +18,7 @@ from relock import DeadlockError
 from relock._core.call_record import CallRecord
 from relock._core.hold import Hold
 from relock._events import Deadlocked
-from relock._owner import Owner, OwnerKey, ReadKey, is_reader
+from relock._owner import Owner, OwnerKey, is_reader, owner_key
 from relock._runtime.session.session import Session
 from relock.testing._process import Process
 from sim.beliefs import Belief, Call
@@ -32,11 +32,6 @@ FOUND_SECONDS = 10.0  # more than `deadlock_after`: a second round, a heartbeat,
 Caller = tuple[Process, OwnerKey]
 Noted = tuple[Owner, float, float]
 Cycle = tuple[tuple[str, str, str], ...]
-
-
-def owner_key(key: OwnerKey) -> OwnerKey:
-    """Return the key of an owner, also where its hold is a reader's."""
-    return key.owner if isinstance(key, ReadKey) else key
 
 
 @define(eq=False)

@@ -26,7 +26,7 @@ from relock._errors import DeadlockError
 from relock._events import Deadlocked, Event
 from relock._keys import LOCK, READ, SEMAPHORE
 from relock._options import DEADLOCK_OFF, DEADLOCK_RAISES
-from relock._owner import Owner, OwnerKey, ReadKey, is_reader, task_of
+from relock._owner import Owner, OwnerKey, is_reader, owner_key, task_of
 
 RING_MAX = 32  # holds in a ring; longer ones are not found
 
@@ -122,10 +122,10 @@ def own_edges(host: WaitingClient) -> dict[bytes, Edge]:
     holds = host.holds.copy()
     if not holds:
         return {}
-    held_by = {_owner_key(key) for _, key in holds}
+    held_by = {owner_key(key) for _, key in holds}
     waits: dict[OwnerKey, Edge] = {}
     for order, (record, (who, since, until)) in enumerate(host.waits.copy().items()):
-        spec, key = record.spec, _owner_key(who.key)
+        spec, key = record.spec, owner_key(who.key)
         is_short = until - since <= host.deadlock_after
         if key not in held_by or spec is None or is_short or record.error is not None:
             continue
@@ -137,16 +137,12 @@ def own_edges(host: WaitingClient) -> dict[bytes, Edge]:
     edges: dict[bytes, Edge] = {}
     now = host.clock()
     for hold in holds.values():
-        wait = waits.get(_owner_key(hold.key))
+        wait = waits.get(owner_key(hold.key))
         if wait is None or wait.lock == hold.keys.name:
             continue
         if hold.loss is None and now < hold.deadline and now < wait.until:
             edges[hold.owner] = wait._replace(hold=hold.owner)
     return edges
-
-
-def _owner_key(key: OwnerKey) -> OwnerKey:
-    return key.owner if isinstance(key, ReadKey) else key
 
 
 def _is_alone(record: CallRecord, who: Owner) -> bool:
@@ -163,9 +159,9 @@ def check_ring(host: WaitingClient, record: CallRecord) -> None:
     if record.spec is None or record.spec.options.deadlock == DEADLOCK_OFF:
         return
     name, holds = record.spec.keys.name, host.holds.copy()
-    owners = {_owner_key(key) for held, key in holds if held == name}
+    owners = {owner_key(key) for held, key in holds if held == name}
     # Thousands of callers may wait, and hardly ever for a caller of this client that waits itself.
-    if not owners or not any(_owner_key(who.key) in owners for who, _, _ in host.waits.copy().values()):
+    if not owners or not any(owner_key(who.key) in owners for who, _, _ in host.waits.copy().values()):
         return
     edges = own_edges(host)
     holders: dict[str, list[bytes]] = {}

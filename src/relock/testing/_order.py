@@ -25,7 +25,7 @@ from relock._core.host import Host
 from relock._core.lock_spec import LockSpec
 from relock._core.multi import NotAll, _MemberCalls
 from relock._core.quorum import Outcome
-from relock._owner import Owner, OwnerKey, ReadKey, caller_name, task_of
+from relock._owner import Owner, OwnerKey, ReadKey, caller_name, owner_key, task_of
 from relock.aio_lock import AsyncLock
 from relock.lock import Lock
 from relock.testing._order_graph import Cycle, OrderEdge, OrderGraph, class_of, describe, find_cycles, write_graph
@@ -121,7 +121,7 @@ def _ask(host: Host, specs: Iterable[LockSpec], who: Owner, until: float) -> _Si
     """Note an edge from each lock of the owner to each of those for which it is about to wait; return the place."""
     site = _find_site(sys._getframe(2), task_of(who.liveness))
     _hosts[host] = None
-    owner = _owner_of(who.key)
+    owner = owner_key(who.key)
     # A call that does not wait can't be part of a deadlock.
     wanted = [spec.keys.name for spec in specs if until > host.clock() and not _has(host, spec.keys.name, owner)]
     for hold in _holds_of(host, who) if wanted else ():
@@ -156,19 +156,15 @@ def _has(host: Host, name: str, owner: OwnerKey) -> bool:
 
 def _holds_of(host: Host, who: Owner) -> list[Hold]:
     """Return what the owner holds, a thread or a task also through other clients; ``owner=`` is a client's own."""
-    owner = _owner_of(who.key)
+    owner = owner_key(who.key)
     hosts = [host] if who.liveness is None else [other for ref in _hosts.keyrefs() if (other := ref()) is not None]
     return [
         hold
         for one in hosts
         if not one.closed
         for hold in one.holds.copy().values()
-        if hold.loss is None and _owner_of(hold.key) == owner
+        if hold.loss is None and owner_key(hold.key) == owner
     ]
-
-
-def _owner_of(key: OwnerKey) -> OwnerKey:
-    return key.owner if isinstance(key, ReadKey) else key
 
 
 def _find_site(frame: FrameType | None, owner: "asyncio.Task[Any] | None") -> _Site:

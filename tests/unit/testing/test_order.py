@@ -116,37 +116,36 @@ def test_an_order_over_several_masters_is_seen() -> None:
         assert seen(lab, nested(client, "a", "b")) == ["a b"]
 
 
-def test_a_wait_in_the_queue_is_seen(lab: "Lab") -> None:
-    first, second = lab.client("first"), lab.client("second")
+def holds_b(lab: "Lab") -> Callable[[], None]:
+    """Return a function by which another client holds b for half a minute."""
+    client = lab.client("another")
 
     def hold() -> None:
-        with first.lock("b"):
+        with client.lock("b"):
             lab.sleep(30)
 
+    return hold
+
+
+def test_a_wait_in_the_queue_is_seen(lab: "Lab", client: Client) -> None:
     def wait() -> None:
         lab.sleep(1)
-        nested(second, "a", "b")()
+        nested(client, "a", "b")()
 
     with watch_order() as watch:
-        lab.run(hold, wait)
+        lab.run(holds_b(lab), wait)
     assert list(watch.graph) == [("a", "b")]
 
 
-def test_a_failed_wait_is_seen_and_leaves_no_hold(lab: "Lab") -> None:
-    first, second = lab.client("first"), lab.client("second")
-
-    def hold() -> None:
-        with first.lock("b"):
-            lab.sleep(30)
-
+def test_a_failed_wait_is_seen_and_leaves_no_hold(lab: "Lab", client: Client) -> None:
     def give_up() -> None:
         lab.sleep(1)
-        with second.lock("a"):
-            assert not second.lock("b").acquire(timeout=1)
-            nested(second, "c")()
+        with client.lock("a"):
+            assert not client.lock("b").acquire(timeout=1)
+            nested(client, "c")()
 
     with watch_order() as watch:
-        lab.run(hold, give_up)
+        lab.run(holds_b(lab), give_up)
     assert list(watch.graph) == [("a", "b"), ("a", "c")]
 
 
