@@ -11,7 +11,6 @@ nothing is in the way: the detour over the driver would add 1.7 % to the time of
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from relock._core.book import HoldKey, lost_error
 from relock._core.call_record import GIVE_WAY_SECONDS, CallFlow, CallRecord, Enter
@@ -410,8 +409,8 @@ def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outco
     sent_at, answers = first
     end = sent_at + spec.validity
     if len(answers) == 1:
-        reply: Any = answers[0][0]
-        if reply.__class__ is list and reply[0] == b"granted" and now < end:
+        reply = answers[0][0]
+        if isinstance(reply, list) and reply[0] == b"granted" and now < end:
             # `tuple.__new__` takes all fields of a Grant, and avoids the class's `__new__`, which is Python code.
             return tuple.__new__(Grant, (reply[2], end, [end], True, answers, None, False, False))
     outcome = judge(answers, spec.masters, end, now)
