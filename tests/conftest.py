@@ -11,7 +11,7 @@ import pytest
 import redis
 from hypothesis import settings
 from support.caches import limit_caches
-from support.masters import Deployment, Masters, Proxies, ProxyBefore
+from support.masters import Deployment, Masters, Proxies, ProxyBefore, masters_counts
 from support.processes import Worker
 from support.proxy import Proxy
 from support.servers import Server, find_servers
@@ -124,11 +124,6 @@ def needs_server(item: pytest.Item) -> bool:
     fixtures = getattr(item, "fixturenames", ())
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return not SERVER_FIXTURES.isdisjoint(fixtures) or parameters.get("driver") in ("threads", "aio")
-
-
-def masters_counts() -> list[int]:
-    """Return the numbers of masters for tests that work with any number, by ``RELOCK_TEST_MASTERS``."""
-    return [int(count) for count in os.environ.get("RELOCK_TEST_MASTERS", "1 3 5").split()]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

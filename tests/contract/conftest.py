@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
+from support.masters import masters_counts
 
 from contract.rigs.aio import AioRig
 from contract.rigs.rig import Rig
@@ -16,15 +17,25 @@ MASTERS = (1, 3)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every driver and number of masters; a test with the marker ``several`` needs more than one."""
+    """Every driver and number of masters; a test with the marker ``several`` needs more than one.
+
+    In a usual run real servers play the smallest number that will do: virtual time plays the others, and a long run
+    plays them on servers as well.
+    """
     if "rig" not in metafunc.fixturenames:
         return
     several = metafunc.definition.get_closest_marker("several") is not None
+    counts = [masters for masters in MASTERS if masters > 1 or not several]
+    smallest = min((count for count in counts if count in masters_counts()), default=counts[-1])
     cases = [
-        pytest.param(driver, masters, id=f"{driver}-{masters}")
+        pytest.param(
+            driver,
+            masters,
+            id=f"{driver}-{masters}",
+            marks=[pytest.mark.long] if driver in REAL and masters != smallest else [],
+        )
         for driver in DRIVERS
-        for masters in MASTERS
-        if masters > 1 or not several
+        for masters in counts
     ]
     metafunc.parametrize(("driver", "masters_count"), cases)
 

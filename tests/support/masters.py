@@ -4,6 +4,7 @@ A test reads the answer of a majority of the masters: replies of slow ones may s
 lag.
 """
 
+import os
 import random
 import statistics
 import threading
@@ -28,6 +29,11 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
   if key ~= 'lock:master' then redis.call('DEL', key) end
 end
 """
+
+
+def masters_counts() -> list[int]:
+    """Return the numbers of masters for tests that work with any number, by ``RELOCK_TEST_MASTERS``."""
+    return [int(count) for count in os.environ.get("RELOCK_TEST_MASTERS", "1 3 5").split()]
 
 
 class NoMajorityError(AssertionError):
