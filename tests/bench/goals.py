@@ -1,14 +1,13 @@
 """Goals of a report."""
 
 import math
-import statistics
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from attrs import frozen
 
-from bench.names import AFRESH, FLOOR, FLOORS, KINDS, LOOP_FLOOR, OF_LOCKS, PERMITS, READER, RELOCK_TASKS, is_peer
-from bench.rows import Row, cells, middle, of, our_way, where
+from bench.names import AFRESH, FLOOR, FLOORS, KINDS, LOOP_FLOOR, PERMITS, READER, READERS, RELOCK_TASKS, is_peer
+from bench.rows import Row, cells, middle, of, our_way, waited, where
 from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK, micros, rate
 
 #: What a pair may take, as a multiple of a peer's. "Level" leaves one part in twenty for the run.
@@ -56,7 +55,7 @@ def goals(report: dict[str, Any]) -> list[Goal]:
 
 def _readers(rounds: dict[str, Any]) -> Iterator[Goal]:
     """Yield the goal of many readers that wait for one writer."""
-    if found := rounds.get("one read lock"):
+    if found := rounds.get(READERS):
         seconds = max(one["served_seconds"] for one in found)
         yield Goal("seconds until 1,000 readers have the lock that one writer had", 1.0, seconds)
 
@@ -74,7 +73,8 @@ def of_pairs(pairs: dict[str, Any]) -> Iterator[Goal]:
     """Yield the goals of undisturbed pairs, on one master and on several."""
     if one := pairs.get("one"):
         yield from _on_one(one["pairs_us"]["same"])
-        yield _of_imports(one)
+        seconds, written = one["import_seconds"], lambda value: f"{value * 1e3:,.0f} ms"
+        yield _ratio("import relock / import redis", 1.2, seconds["relock"], seconds["redis"], written)
     if several := pairs.get("several"):
         for placement, times in several["pairs_us"].items():
             yield from _on_several(placement, times)
@@ -113,12 +113,6 @@ def _of_the_family(masters: str, place: str, times: dict[str, float]) -> Iterato
             yield _ratio(f"{masters}{name}: acquire + release / a lock's, {place}", 1.15, times[name], times[RELOCK])
 
 
-def _of_imports(one: dict[str, Any]) -> Goal:
-    seconds = one["import_seconds"]
-    ours, theirs = seconds["relock"], seconds["redis"]
-    return _ratio("import relock / import redis", 1.2, ours, theirs, lambda value: f"{value * 1e3:,.0f} ms")
-
-
 # Hand-offs ------------------------------------------------------------------------------------------------------------
 
 
@@ -129,7 +123,9 @@ def _handoffs(rows: list[Row]) -> Iterator[Goal]:
     yield from _worst(_of_the_floor(cell, "hand-off, median", 1.25, "median_us", micros) for cell in pinned)
     rates = ("hand-offs a second", 0.65, "handoffs_per_second", rate)
     yield from _worst(_of_the_floor(cell, *rates, at_most=False, aim=0.75) for cell in empty)
-    yield from _worst(goal for cell in empty for goal in _of_the_best(cell))
+    text = "hand-offs a second / the best peer"
+    beside = [_beside_the_best(cell, 1.5, text, f"{_in_words(cell[0])}, {{}}") for cell in empty]
+    yield from _worst(goal for found in beside for goal in found)
     yield from _worst(_itself(cell, "Jain's index", 0.99, "jain", at_most=False) for cell in pinned)
     yield from _worst(_itself(cell, "commands a hand-off", 2.1, "commands_per_handoff") for cell in pinned)
     one_ms = [cell for cell in pinned if cell[0]["section_ms"] == 1.0]
@@ -150,18 +146,13 @@ def _of_the_floor(
     return _ratio(f"{what} / bare one hop", bound, ours, floors, written, where=_in_words(cell[0]), **more)
 
 
-def _of_the_best(cell: list[Row]) -> Iterator[Goal]:
-    """Yield the rate beside that of the fastest peer, where one was measured."""
-    best, theirs = _fastest_peer(cell)
+def _beside_the_best(cell: list[Row], bound: float, what: str, where: str = "") -> Iterator[Goal]:
+    """Yield the rate beside that of the fastest peer, where one was measured; both texts may name it."""
+    peers = [(middle(row, "handoffs_per_second"), row["contestant"]) for row in cell if is_peer(row["contestant"])]
+    theirs, best = max((peer for peer in peers if peer[0] > 0), default=(0.0, ""))
     if best:
-        ours, which = _figure(cell, our_way(cell), "handoffs_per_second"), f"{_in_words(cell[0])}, {best}"
-        yield _ratio("hand-offs a second / the best peer", 1.5, ours, theirs, rate, at_most=False, where=which)
-
-
-def _fastest_peer(cell: list[Row]) -> tuple[str, float]:
-    """Return the fastest peer's name and its rate; no name if no peer hands over."""
-    peers = [(row["contestant"], middle(row, "handoffs_per_second")) for row in cell if is_peer(row["contestant"])]
-    return max((peer for peer in peers if peer[1] > 0), key=lambda peer: peer[1], default=("", 0.0))
+        ours = _figure(cell, our_way(cell), "handoffs_per_second")
+        yield _ratio(what.format(best), bound, ours, theirs, rate, at_most=False, where=where.format(best))
 
 
 def _itself(cell: list[Row], what: str, bound: float, figure: str, *, at_most: bool = True) -> Goal:
@@ -170,11 +161,8 @@ def _itself(cell: list[Row], what: str, bound: float, figure: str, *, at_most: b
 
 def _quorum(rows: list[Row]) -> Iterator[Goal]:
     for cell in cells([row for row in rows if row["masters"] > 1]):
-        best, theirs = _fastest_peer(cell)
-        if best:
-            what = f"{cell[0]['masters']} masters, {_in_words(cell[0])}: hand-offs / {best}"
-            ours = _figure(cell, our_way(cell), "handoffs_per_second")
-            yield _ratio(what, 3.0, ours, theirs, rate, at_most=False)
+        what = f"{cell[0]['masters']} masters, {_in_words(cell[0])}: hand-offs / {{}}"
+        yield from _beside_the_best(cell, 3.0, what)
 
 
 def _figure(cell: Iterable[Row], contestant: str, figure: str) -> float:
@@ -215,33 +203,15 @@ def of_tasks(found: dict[str, Any]) -> Iterator[Goal]:
             yield from _worst(Goal(named, bound, waited(waiting, kind)[figure], where=KINDS[kind]) for kind in OF_LOCKS)
 
 
+OF_LOCKS = ("lock", "locks")
 #: The bound of each figure of tasks that wait.
 WAITING = {
     "seconds until all are queued": (3.0, "queued_seconds"),
-    "KB for each, with the task itself": (8.0, "kilobytes"),
-    "connections to the master": (3, "connections"),
+    "KB for each, with the task itself": (8.0, "kilobytes_each"),
+    "connections to the master": (3, "all_connections"),
     "commands a second": (15.0, "calls_per_second"),
     "% of a CPU": (4.0, "cpu_percent"),
     "ms of the slowest script": (5.0, "slowest_ms"),
     "seconds until a half that is cancelled has left the queue": (1.0, "cancelled_seconds"),
     "places left in the end": (0, "left"),
 }
-
-
-def waited(waiting: dict[str, Any], kind: str) -> dict[str, float]:
-    """Return the figures of tasks that wait for this: medians over the rounds, and the worst of the slowest script."""
-    rounds, nobody = waiting["rounds"][kind], waiting["rounds"]["nobody"]
-    found = {
-        figure: statistics.median([one[figure] for one in rounds])
-        for figure, value in rounds[0].items()
-        if not isinstance(value, str)
-    }
-    more = found["memory_bytes"] - statistics.median([one["memory_bytes"] for one in nobody])
-    return {
-        **found,
-        "kilobytes": more / 1e3 / waiting["tasks"],
-        "connections": found["connections"] + found["subscriptions"],
-        "cpu_percent": 100 * found["cpu_part"],
-        "slowest_ms": max(one["slowest_us"] for one in rounds) / 1e3,
-        "left": max(one["left"] for one in rounds),
-    }

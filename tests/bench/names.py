@@ -21,7 +21,7 @@ LONE, THREADS, PROCESSES, TASKS = "alone", "threads", "processes", "tasks"
 #: Processes of tasks, by the object that the tasks wait for.
 KINDS = {"nobody": "nothing: a client alone", "event": "an Event", "lock": "one lock", "locks": "20 locks"}
 EVENT = "an Event"  # which threads wait for, so that others are compared with these
-OF_LOCKS = ("lock", "locks")
+READERS = "one read lock"
 
 
 def on_uvloop(name: str) -> str:
@@ -31,6 +31,12 @@ def on_uvloop(name: str) -> str:
 
 #: The floors of hand-offs, by the kind of workers: others are multiples of these.
 FLOORS = {THREADS: ONE_HOP, PROCESSES: ONE_HOP, TASKS: LOOP_HOP}
+
+
+def floor_for(name: str) -> str:
+    """Return the floor on the loop of this contestant; threads have none, and are compared with asyncio's floor."""
+    floor = on_uvloop(LOOP_FLOOR)
+    return floor if name in (floor, on_uvloop(RELOCK_TASKS)) else LOOP_FLOOR
 
 
 def is_floor(contestant: str) -> bool:

@@ -7,24 +7,23 @@ building the documentation. A test compares.
 
 import json
 import math
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.goals import PLACES, Goal, goals, waited
+from bench.goals import PLACES, Goal, goals
 from bench.names import (
-    EVENT,
     KINDS,
     LOOP_FLOOR,
     LOOP_HOP,
+    READERS,
     REDIS_PY_TASKS,
     RELOCK_TASKS,
     RELOCK_THREADS,
     TASKS,
-    on_uvloop,
+    floor_for,
 )
-from bench.rows import Row, middle, our_way, where
+from bench.rows import CONDITIONS, Row, cells, middle, our_way, waited, where
 from bench.tables import by_workers, pairs_table, strong, table, what_ran
 from relock.cli._bench.words import (
     ALONE,
@@ -50,6 +49,11 @@ MARKS = {
     path: (f"<!-- What follows is made from {result}. -->", f"<!-- This was made from {result}. -->")
     for path, result in RESULT_SEEN_FROM.items()
 }
+PLOTS = (
+    "![Hand-offs a second, by the number of workers](plots/rate.svg)",
+    "![Median of a hand-off, by the number of workers](plots/latency.svg)",
+    "![Jain's index, by the number of workers](plots/fairness.svg)",
+)
 
 
 def rendered(report: dict[str, Any]) -> str:
@@ -59,7 +63,10 @@ def rendered(report: dict[str, Any]) -> str:
     if pairs := report.get("pairs"):
         parts += ["## Nobody else wants it", *_alone(pairs)]
     if rows := report.get("handoffs"):
-        parts += ["## Handed over", *_handed_over(rows), "## Handed over, on several masters", *_on_several(rows)]
+        several = [row for row in rows if row["masters"] > 1]
+        parts += ["## Handed over", *PLOTS, *_handed_over(where(rows, masters=1), _conditions)]
+        parts += ["## Handed over, on several masters"]
+        parts += _handed_over(several, lambda row: f"{row['masters']} masters")
     if waiting := report.get("waiting"):
         parts += [f"## {waiting['threads']:,} threads that wait", _of_threads(waiting)]
     if found := report.get("aio"):
@@ -104,103 +111,77 @@ def _alone(pairs: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _handed_over(rows: Sequence[Row]) -> Iterator[str]:
-    yield "![Hand-offs a second, by the number of workers](plots/rate.svg)"
-    yield "![Median of a hand-off, by the number of workers](plots/latency.svg)"
-    yield "![Jain's index, by the number of workers](plots/fairness.svg)"
-    one_master = where(rows, masters=1)
-    for placement in dict.fromkeys(row["placement"] for row in one_master):
-        for section_ms in sorted({row["section_ms"] for row in where(one_master, placement=placement)}):
-            inside = f"each has it for {section_ms:g} ms" if section_ms else "empty critical section"
-            place = PLACES[placement]
-            yield f"### {place[0].upper()}{place[1:]}, {inside}"
-            for kind in ("processes", "threads"):
-                rows_of_kind = where(one_master, placement=placement, section_ms=section_ms, kind=kind)
-                if rows_of_kind:
-                    yield from by_workers(kind, rows_of_kind)
+def _handed_over(rows: Sequence[Row], title: Callable[[Row], str]) -> Iterator[str]:
+    """Yield tables of hand-offs under each title: one after another for each kind of workers."""
+    for under_one in cells(rows, CONDITIONS[:3]):
+        yield f"### {title(under_one[0])}"
+        for of_kind in cells(under_one, ("kind",)):
+            yield from by_workers(of_kind[0]["kind"], of_kind)
 
 
-def _on_several(rows: Sequence[Row]) -> Iterator[str]:
-    several = [row for row in rows if row["masters"] > 1]
-    for masters in sorted({row["masters"] for row in several}):
-        yield f"### {masters} masters"
-        for kind in dict.fromkeys(row["kind"] for row in several):
-            yield from by_workers(kind, where(several, masters=masters, kind=kind))
+def _conditions(row: Row) -> str:
+    place, section_ms = PLACES[row["placement"]], row["section_ms"]
+    inside = f"each has it for {section_ms:g} ms" if section_ms else "empty critical section"
+    return f"{place[0].upper()}{place[1:]}, {inside}"
 
 
 def _of_threads(found: dict[str, Any]) -> str:
-    """Return what threads cost that wait for a lock, as readers or for a permit: the medians over the rounds."""
-    counts = ("threads", "subscriptions", "connections")
-    rows = [
-        [
-            kind,
-            f"{(_middle(found, kind, 'memory_bytes') - _middle(found, EVENT, 'memory_bytes')) / 1e6:.1f}",
-            f"{_middle(found, kind, 'cpu_part'):.2%}",
-            *(f"{_middle(found, kind, count):.0f}" for count in counts),
-            f"{_middle(found, kind, 'calls_per_second'):.1f}",
-        ]
-        for kind in found["rounds"]
-    ]
-    costs = table(["they wait for", "MB more", "of a CPU", "threads more", *counts[1:], "commands/s"], rows)
-    if "one read lock" not in found["rounds"]:
+    """Return the cost of threads that wait, and the time until all readers had the lock."""
+    costs = _waiting(found, {kind: kind for kind in found["rounds"]}, OF_THREADS)
+    if READERS not in found["rounds"]:
         return costs
-    seconds = _middle(found, "one read lock", "served_seconds")
+    seconds = waited(found, READERS)["served_seconds"]
     return f"{costs}\n\nOnce the writer's hold had ended, all had the read lock within {seconds:.2f} s."
 
 
+Column = Callable[[dict[str, Any]], str]
+
+
+def _if_any(figure: str, text: str) -> Column:
+    """Return a column that is empty for a process without this figure."""
+    return lambda found: text.format_map(found) if found[figure] else ""
+
+
+OF_THREADS: dict[str, Column] = {
+    "MB more": "{megabytes_more:.1f}".format_map,
+    "of a CPU": "{cpu_part:.2%}".format_map,
+    "threads more": "{threads:.0f}".format_map,
+    "subscriptions": "{subscriptions:.0f}".format_map,
+    "connections": "{connections:.0f}".format_map,
+    "commands/s": "{calls_per_second:.1f}".format_map,
+}
+OF_TASKS: dict[str, Column] = {
+    "memory, MB": "{megabytes:.1f}".format_map,
+    "KB for each": "{kilobytes_each:.1f}".format_map,
+    "of a CPU": "{cpu_part:.1%}".format_map,
+    "threads more": "{threads:.0f}".format_map,
+    "connections": "{all_connections:.0f}".format_map,
+    "commands/s": "{calls_per_second:.1f}".format_map,
+    "queued in": _if_any("queued_seconds", "{queued_seconds:.2f} s"),
+    "half of them cancelled in": _if_any("cancelled_seconds", "{cancelled_seconds:.2f} s"),
+    "the others served in": _if_any("served_seconds", "{served_seconds:.2f} s"),
+    "slowest script": _if_any("slowest", "{slowest_ms:.1f} ms, {slowest}"),
+}
+
+
+def _waiting(found: dict[str, Any], kinds: dict[str, str], columns: dict[str, Column]) -> str:
+    """Return a table with a row for each kind of process, by its name in the records."""
+    rows = [[what, *(cell(waited(found, kind)) for cell in columns.values())] for kind, what in kinds.items()]
+    return table(["they wait for", *columns], rows)
+
+
 # Tasks ----------------------------------------------------------------------------------------------------------------
-
-
-def floor_for(name: str) -> str:
-    """Return the floor on the loop of this contestant; threads have none, and are compared with asyncio's floor."""
-    floor = on_uvloop(LOOP_FLOOR)
-    return floor if name in (floor, on_uvloop(RELOCK_TASKS)) else LOOP_FLOOR
 
 
 def _of_tasks(found: dict[str, Any]) -> Iterator[str]:
     """Yield the tables of those parts that were measured."""
     if "pairs" in found:
         yield from _both_pairs(found["pairs"], "of the floor on its loop", floor_for)
-    rows = found.get("handoffs", ())
-    for placement in dict.fromkeys(row["placement"] for row in rows):
-        yield f"### Among tasks of one process, {PLACES[placement]}, empty critical section"
-        yield from by_workers(TASKS, where(rows, placement=placement))
+    one_process = "Among tasks of one process, {}, empty critical section"
+    yield from _handed_over(found.get("handoffs", ()), lambda row: one_process.format(PLACES[row["placement"]]))
     if "waiting" in found:
         yield f"### {found['waiting']['tasks']:,} tasks that wait"
-        yield _waiting(found["waiting"])
-
-
-def _waiting(found: dict[str, Any]) -> str:
-    """Return a table with a row for each process and a column for each figure: the medians over the rounds."""
-    columns: dict[str, Callable[[str], str]] = {
-        "memory, MB": lambda kind: f"{_middle(found, kind, 'memory_bytes') / 1e6:.1f}",
-        "KB for each": lambda kind: f"{waited(found, kind)['kilobytes']:.1f}",
-        "of a CPU": lambda kind: f"{_middle(found, kind, 'cpu_part'):.1%}",
-        "threads more": lambda kind: f"{_middle(found, kind, 'threads'):.0f}",
-        "connections": lambda kind: f"{waited(found, kind)['connections']:.0f}",
-        "commands/s": lambda kind: f"{_middle(found, kind, 'calls_per_second'):.1f}",
-        "queued in": lambda kind: _seconds(found, kind, "queued_seconds"),
-        "half of them cancelled in": lambda kind: _seconds(found, kind, "cancelled_seconds"),
-        "the others served in": lambda kind: _seconds(found, kind, "served_seconds"),
-        "slowest script": lambda kind: _slowest(found, kind),
-    }
-    rows = [[what, *(cell(kind) for cell in columns.values())] for kind, what in KINDS.items()]
-    return table(["they wait for", *columns], rows)
-
-
-def _middle(found: dict[str, Any], kind: str, figure: str) -> float:
-    return float(statistics.median([one[figure] for one in found["rounds"][kind]]))
-
-
-def _seconds(found: dict[str, Any], kind: str, figure: str) -> str:
-    seconds = _middle(found, kind, figure)
-    return f"{seconds:.2f} s" if seconds else ""
-
-
-def _slowest(found: dict[str, Any], kind: str) -> str:
-    """Return the slowest script of all rounds, because one that is slow keeps all others waiting."""
-    slowest = max(found["rounds"][kind], key=lambda one: one["slowest_us"])
-    return f"{slowest['slowest_us'] / 1e3:.1f} ms, {slowest['slowest']}" if slowest["slowest"] else ""
+        yield _waiting(found["waiting"], KINDS, OF_TASKS)
 
 
 # In short -------------------------------------------------------------------------------------------------------------
@@ -208,7 +189,7 @@ def _slowest(found: dict[str, Any], kind: str) -> str:
 PEERS = ("redis-py Lock", "python-redis-lock", "redislock (Go)", "rueidislock (Go)")
 PEERS_ON_SEVERAL = ("redlock-py", "pottery", "redis-semaphore (Node)", "redlock (Node)", "redsync (Go)")
 SOME_ON_SEVERAL = ("pottery", "redsync (Go)", "redis-semaphore (Node)")
-BESIDE_TASKS = (RELOCK_THREADS, REDIS_PY_TASKS)
+OF_OURS = (f"**{SUMMARY_HEAD[0]}**", *SUMMARY_HEAD[1:])
 MANY = 32  # processes, in the README
 
 
@@ -240,50 +221,49 @@ def _rates_of(rows: Sequence[Row], peers: Sequence[str]) -> str:
 def in_short(report: dict[str, Any]) -> str:
     """Return microseconds, and hand-offs a second, on the machine of the run."""
     times = report["pairs"]["one"]["pairs_us"]["split"]
-    lines = [
-        _row(ALONE, times, (RELOCK, BARE), micros, PEERS),
-        _row(ONE_MORE_LEVEL, {RELOCK: times[REENTRY], BARE: times[BARE]}, (RELOCK, BARE), micros, PEERS),
-        *_rates(where(report["handoffs"], masters=1, placement="split", kind="processes", section_ms=0.0), PEERS),
-    ]
-    return f"{_where_it_ran(report)}\n\n{table(_head('', PEERS), lines)}"
+    rows = where(report["handoffs"], masters=1, placement="split", kind="processes", section_ms=0.0)
+    return f"{_where_it_ran(report)}\n\n{_compared(['', *OF_OURS], times, rows, PEERS)}"
 
 
 def _several_in_short(report: dict[str, Any]) -> str:
     rows = where(report["handoffs"], kind="processes")
     masters = max(row["masters"] for row in rows)
     times = report["pairs"]["several"]["pairs_us"]["split"]
-    rates = _rates(where(rows, masters=masters), PEERS_ON_SEVERAL)
-    lines = [_row(ALONE, times, (RELOCK, BARE), micros, PEERS_ON_SEVERAL), *rates]
-    return table(_head(f"{masters} masters", PEERS_ON_SEVERAL), lines)
+    return _compared([f"{masters} masters", *OF_OURS], times, where(rows, masters=masters), PEERS_ON_SEVERAL)
 
 
-def tasks_in_short(found: dict[str, Any]) -> str:
-    """Return the rows about tasks for the page about performance."""
-    times = found["pairs"]["one"]["pairs_us"]["split"]
-    rates = _rates(where(found["handoffs"], placement="split"), BESIDE_TASKS, LOOP_HOP)
-    lines = [_row(ALONE, times, (RELOCK_TASKS, LOOP_FLOOR), micros, BESIDE_TASKS), *rates]
-    return table([TASKS, strong(RELOCK_TASKS), "bare on a loop", "relock / bare on a loop", *BESIDE_TASKS], lines)
+def _tasks_in_short(found: dict[str, Any]) -> str:
+    head = [TASKS, strong(RELOCK_TASKS), "bare on a loop", "relock / bare on a loop"]
+    times, rows = found["pairs"]["one"]["pairs_us"]["split"], where(found["handoffs"], placement="split")
+    peers, pair = (RELOCK_THREADS, REDIS_PY_TASKS), (RELOCK_TASKS, LOOP_FLOOR)
+    return _compared(head, times, rows, peers, pair=pair, hop=LOOP_HOP)
 
 
-def _head(title: str, peers: Sequence[str]) -> list[str]:
-    ours, *floors = SUMMARY_HEAD
-    return [title, f"**{ours}**", *floors, *peers]
-
-
-def _row(
-    what: str, found: dict[str, float], pair: tuple[str, str], written: Callable[[float], str], peers: Sequence[str]
-) -> list[str]:
-    """Return the times of relock, with its multiple of the floor, of the floor, and of the peers."""
-    own, floor, *others = ("" if name not in found else written(found[name]) for name in (*pair, *peers))
-    return [what, own, floor, ratio(found[pair[0]] / found.get(pair[1], math.nan)), *others]
-
-
-def _rates(rows: Sequence[Row], peers: Sequence[str], floor: str = ONE_HOP) -> Iterator[list[str]]:
-    """Yield the hand-offs among each number of workers."""
+def _compared(
+    head: Sequence[str],
+    times: dict[str, float],
+    rows: Sequence[Row],
+    peers: Sequence[str],
+    *,
+    pair: tuple[str, str] = (RELOCK, BARE),
+    hop: str = ONE_HOP,
+) -> str:
+    """Return a table of times and of hand-offs a second: relock's, the floor's, their ratio, and those of the peers."""
+    lines = [_line(ALONE, times, pair, micros, peers)]
+    if REENTRY in times:
+        lines.append(_line(ONE_MORE_LEVEL, {RELOCK: times[REENTRY], BARE: times[BARE]}, pair, micros, peers))
     for workers in sorted({row["workers"] for row in rows}):
         cell = where(rows, workers=workers)
         rates = {row["contestant"]: middle(row, "handoffs_per_second") for row in cell}
-        yield _row(handoffs_among(workers, cell[0]["kind"]), rates, (our_way(cell), floor), rate, peers)
+        lines.append(_line(handoffs_among(workers, cell[0]["kind"]), rates, (our_way(cell), hop), rate, peers))
+    return table([*head, *peers], lines)
+
+
+def _line(
+    what: str, found: dict[str, float], pair: tuple[str, str], written: Callable[[float], str], peers: Sequence[str]
+) -> list[str]:
+    own, floor, *others = ("" if name not in found else written(found[name]) for name in (*pair, *peers))
+    return [what, own, floor, ratio(found[pair[0]] / found.get(pair[1], math.nan)), *others]
 
 
 def for_users(report: dict[str, Any]) -> str:
@@ -291,7 +271,7 @@ def for_users(report: dict[str, Any]) -> str:
     judged = goals(report)
     missed = sum(not goal.is_met for goal in judged)
     list_of_them = f"{missed} of {len(judged)} [goals](../results/benchmark.md#goals-and-what-is-missed) are missed."
-    return "\n\n".join([in_short(report), _several_in_short(report), tasks_in_short(report["aio"]), list_of_them])
+    return "\n\n".join([in_short(report), _several_in_short(report), _tasks_in_short(report["aio"]), list_of_them])
 
 
 def _where_it_ran(report: dict[str, Any]) -> str:

@@ -103,9 +103,8 @@ def _alone(pairs: dict[str, Any]) -> Figure:
     """Return bars: each contestant's pair as a multiple of bare sockets, on one master and on five."""
     picture = Figure(figsize=(9, 4), layout="constrained")
     panels: Sequence[Axes] = picture.subplots(1, 2)
-    for axes, (title, found) in zip(
-        panels, (("one master", pairs["one"]), ("five masters", pairs["several"])), strict=True
-    ):
+    parts = (("one master", pairs["one"]), ("five masters", pairs["several"]))
+    for axes, (title, found) in zip(panels, parts, strict=True):
         placements = list(found["pairs_us"])
         names = list(found["pairs_us"][placements[0]])[::-1]
         height = 0.8 / len(placements)

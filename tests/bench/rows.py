@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 Row = dict[str, Any]
+CONDITIONS = ("masters", "placement", "section_ms", "kind", "workers")
 
 
 def middle(row: Row, figure: str) -> float:
@@ -33,13 +34,35 @@ def our_way(rows: Iterable[Row]) -> str:
     return next(name for name in contestants(rows) if name.startswith("relock"))
 
 
-def cells(rows: Sequence[Row]) -> list[list[Row]]:
+def cells(rows: Sequence[Row], fields: Sequence[str] = CONDITIONS) -> list[list[Row]]:
     """Return the rows in groups of the same conditions."""
     by_conditions: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        conditions = tuple(row[field] for field in ("masters", "placement", "kind", "workers", "section_ms"))
-        by_conditions.setdefault(conditions, []).append(row)
+        by_conditions.setdefault(tuple(row[field] for field in fields), []).append(row)
     return list(by_conditions.values())
+
+
+def waited(waiting: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the figures of threads or tasks that wait for this: medians over the rounds, and the worst of some.
+
+    Their memory is set against that of the first kind. The slowest script counts, because it keeps all others waiting.
+    """
+    rounds, of_first = waiting["rounds"][kind], next(iter(waiting["rounds"].values()))
+    numbers = [figure for figure, value in rounds[0].items() if not isinstance(value, str)]
+    found = {figure: middle({"rounds": rounds}, figure) for figure in numbers}
+    more = found["memory_bytes"] - middle({"rounds": of_first}, "memory_bytes")
+    slowest = max(rounds, key=lambda one: one.get("slowest_us", 0))
+    return {
+        **found,
+        "megabytes": found["memory_bytes"] / 1e6,
+        "megabytes_more": more / 1e6,
+        "kilobytes_each": more / 1e3 / (waiting.get("tasks") or waiting["threads"]),
+        "all_connections": found["connections"] + found["subscriptions"],
+        "cpu_percent": 100 * found["cpu_part"],
+        "slowest_ms": slowest.get("slowest_us", 0) / 1e3,
+        "slowest": slowest.get("slowest", ""),
+        "left": max(one.get("left", 0) for one in rounds),
+    }
 
 
 def stolen(report: dict[str, Any]) -> list[float]:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from bench.goals import WAITING, goals, of_tasks
-from bench.names import LOOP_FLOOR, RELOCK_TASKS, on_uvloop
-from bench.page import floor_for, load, rendered
+from bench.names import LOOP_FLOOR, RELOCK_TASKS, floor_for, on_uvloop
+from bench.page import load, rendered
 from bench.rows import of, stolen, where
 
 
