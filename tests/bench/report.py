@@ -84,13 +84,11 @@ def measure(half: str, effort: Effort, console: Console) -> dict[str, Any]:
         found["handoffs"] = [row for plan in plans(effort) for row in handoffs.measure(plan, tell)]
     if "pairs" in effort.parts:
         tell("alone")
-        found["pairs"] = (
-            pairs.measure(LONE, effort.rounds(10)) if half == "threads" else pairs.measure(TASKS, effort.rounds(25))
-        )
+        kind, usual = (LONE, 10) if half == "threads" else (TASKS, 25)
+        found["pairs"] = pairs.measure(kind, effort.rounds(usual))
     if "waiting" in effort.parts:
         tell("many that wait")
-        of_half, usual = (waiting.measure_all_threads, 1) if half == "threads" else (waiting.measure_tasks, 3)
-        found["waiting"] = of_half(effort.rounds(usual))
+        found["waiting"] = waiting.measure(half, effort.rounds(1 if half == "threads" else 3))
     return {**found, "seconds": round(time.monotonic() - begin)}
 
 

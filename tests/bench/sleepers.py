@@ -19,6 +19,7 @@ from typing import Any
 from relock import AsyncClient, Client, Lock, Semaphore
 
 PAUSE_SECONDS = 0.005  # from one thread to the next
+BURST = "burst"  # the threads begin at once
 PERMITS = "permits"  # the threads wait for semaphores
 READS = "reads"  # the threads wait as readers
 
@@ -54,7 +55,7 @@ def threads(how: str, count: int, locks: int, url: str) -> None:
     began = time.monotonic()
     for number in range(count):
         threading.Thread(target=wait, args=(number,), daemon=True).start()
-        time.sleep(0.0 if how == "burst" else PAUSE_SECONDS)
+        time.sleep(0.0 if how == BURST else PAUSE_SECONDS)
     _tell(began)
     sys.stdin.read()
 

@@ -10,19 +10,18 @@ The master notes its slowest script.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any
 
-from attrs import asdict, frozen
 from support.processes import Worker
 from support.servers import Server
 
 from bench.machine import cpu_seconds, memory_bytes, placed, placements, servers_started, thread_count
-from bench.names import EVENT, KINDS
+from bench.names import EVENT, READERS, TASKS, THREADS
 from bench.quiet import undisturbed
-from bench.sleepers import PERMITS, READS, names_of, wanted
+from bench.sleepers import BURST, PERMITS, READS, names_of, wanted
 from relock import Client
 from relock._keys import lock_keys, permit_keys
 from relock._scripts import load, script_names
@@ -32,33 +31,10 @@ PATIENCE_SECONDS = 300.0
 LOOK_SECONDS = 0.02  # between two looks at the queues
 NOTED_US = 200  # a script that keeps the master busy for longer is noted
 NOTES_MAX = 100_000
-THREADS_COUNT, THREADS_QUIET_SECONDS = 1_000, 25.0  # ten heartbeats
-TASKS_COUNT, TASKS_QUIET_SECONDS = 10_000, 10.0  # four heartbeats
+THREADS_COUNT, THREADS_SECONDS = 1_000, 25.0  # ten heartbeats
+TASKS_COUNT, TASKS_SECONDS = 10_000, 10.0  # four heartbeats
 
-
-@frozen
-class Cost:
-    """The cost of a process while all its threads or tasks wait."""
-
-    memory_bytes: int  # of the machine's memory
-    cpu_part: float  # of one CPU
-    threads: int  # beside the waiting ones and the main one
-    subscriptions: int  # connections that listen for messages
-    connections: int  # other than subscriptions
-    calls_per_second: float  # commands that the process sends
-
-
-@frozen
-class Waited:
-    """The beginning of a process of tasks, their waiting, and their end."""
-
-    cost: Cost  # while nothing happened
-    queued_seconds: float  # until all stood in the queues
-    cancelled_seconds: float  # until the half that was cancelled had left them
-    served_seconds: float  # until the others had had their turn, after the locks were released
-    slowest_us: int  # of the slowest script, on the master; 0 if none took `NOTED_US`
-    slowest: str  # the name of that script
-    left: int  # places in the queues at the end
+Figures = dict[str, Any]
 
 
 class Sleepers:
@@ -88,8 +64,8 @@ class Sleepers:
                 time.sleep(LOOK_SECONDS)
         return time.monotonic()
 
-    def cost(self, threads: int, seconds: float) -> Cost:
-        """Return the cost while nothing happens for so long; `threads` wait."""
+    def cost(self, threads: int, seconds: float) -> Figures:
+        """Return the cost while nothing happens for so long, and `threads` wait."""
         pid, server = self.worker.pid, self.server
         time.sleep(SETTLING_SECONDS)
         calls, cpu, begin = server.client_commands(), cpu_seconds(pid), time.monotonic()
@@ -98,25 +74,32 @@ class Sleepers:
         with server.client() as client:
             me = str(client.client_id())
             flags = [entry["flags"] for entry in client.client_list() if entry["id"] != me]
-        return Cost(
-            memory_bytes=memory_bytes(pid),
-            cpu_part=(cpu_seconds(pid) - cpu) / passed,
-            threads=thread_count(pid) - threads - 1,
-            subscriptions=sum("P" in one for one in flags),
-            connections=sum("P" not in one for one in flags),
-            calls_per_second=(server.client_commands() - calls) / passed,
-        )
+        return {
+            "memory_bytes": memory_bytes(pid),
+            "cpu_part": (cpu_seconds(pid) - cpu) / passed,  # of one CPU
+            "threads": thread_count(pid) - threads - 1,  # beside the waiting ones and the main one
+            "subscriptions": sum("P" in one for one in flags),  # connections that listen for messages
+            "connections": sum("P" not in one for one in flags),
+            "calls_per_second": (server.client_commands() - calls) / passed,
+        }
 
-    def serve(self, count: int) -> float:
-        """Release the locks; return the time (s) until so many tasks have had their turn."""
+    def cancel_and_serve(self, count: int) -> Figures:
+        """Cancel half of the tasks, then release the locks for the others; return the times (s) and the places left."""
+        if not self.names:
+            return {"cancelled_seconds": 0.0, "served_seconds": 0.0, "left": 0}
+        self.worker.send("cancel")
+        cancelled, others = self.worker.receive(within=PATIENCE_SECONDS), count - count // 2
+        cancelled_seconds = self.until_waiting(others) - cancelled
         self.worker.send("serve")
         with closing(Client(self.server.url)) as client:
             began = time.monotonic()
             for name in self.names:
                 client.force_release(name)
             ended, served = self.worker.receive(within=PATIENCE_SECONDS)
-        assert served == count, f"{served} tasks had their turn, and not {count}"
-        return float(ended - began)
+        assert served == others, f"{served} tasks had their turn, and not {others}"
+        with self.server.client() as client:
+            left = self.waiting(client)
+        return {"cancelled_seconds": cancelled_seconds, "served_seconds": ended - began, "left": left}
 
     def let_in(self) -> float:
         """End the writers' holds; return the time (s) until no reader waits."""
@@ -126,8 +109,8 @@ class Sleepers:
                 client.force_release(name)
             return self.until_waiting(0) - began
 
-    def slowest_script(self) -> tuple[int, str]:
-        """Return for how long (µs) the slowest script kept the master, and its name."""
+    def slowest_script(self) -> Figures:
+        """Return for how long the slowest script kept the master, and its name; nothing took `NOTED_US` if it is 0."""
         with self.server.client() as client:
             noted = [(entry["duration"], entry["command"]) for entry in client.slowlog_get(NOTES_MAX)]
         names = {load(name).sha_bytes: name for name in script_names()}
@@ -136,7 +119,8 @@ class Sleepers:
             for micros, command in noted
             if command.startswith(b"EVAL")
         ]
-        return max(scripts, default=(0, ""))
+        slowest_us, slowest = max(scripts, default=(0, ""))
+        return {"slowest_us": slowest_us, "slowest": slowest}
 
 
 @contextmanager
@@ -155,74 +139,48 @@ def sleepers(how: str, count: int, locks: int) -> Iterator[tuple[Sleepers, float
         stack.callback(worker.close)
         began = worker.receive(within=PATIENCE_SECONDS)
         found = Sleepers(server, worker, names, how)
-        yield found, found.until_waiting(count if locks else 0) - began
+        yield found, found.until_waiting(count) - began if locks else 0.0
 
 
-# Threads --------------------------------------------------------------------------------------------------------------
+def watch(how: str, count: int, locks: int, seconds: float) -> Figures:
+    """Return the cost of a process of threads or tasks that wait for so many locks while nothing happens for so long.
 
-THREADS_KINDS = {
-    EVENT: ("threads", 0),
-    "one lock": ("threads", 1),
-    "one lock, begun at once": ("burst", 1),
-    "a lock each": ("threads", THREADS_COUNT),
-    "one permit": (PERMITS, 1),
-    "one read lock": (READS, 1),
+    Of readers, return also the time until all had the lock; of tasks, the time of each step to the end.
+    """
+    with sleepers(how, count, locks) as (found, queued_seconds):
+        figures = found.cost(0 if how == TASKS else count, seconds)
+        if how == READS:
+            figures["served_seconds"] = found.let_in()
+        if how == TASKS:
+            figures |= {"queued_seconds": queued_seconds, **found.cancel_and_serve(count), **found.slowest_script()}
+        return figures
+
+
+#: What is measured of each half, by kind: how so many threads or tasks wait, and for how many locks.
+KINDS: dict[str, dict[str, tuple[str, int, int]]] = {
+    "threads": {
+        EVENT: (THREADS, THREADS_COUNT, 0),
+        "one lock": (THREADS, THREADS_COUNT, 1),
+        "one lock, begun at once": (BURST, THREADS_COUNT, 1),
+        "a lock each": (THREADS, THREADS_COUNT, THREADS_COUNT),
+        "one permit": (PERMITS, THREADS_COUNT, 1),
+        READERS: (READS, THREADS_COUNT, 1),
+    },
+    "tasks": {
+        "nobody": (TASKS, 0, 0),
+        "event": (TASKS, TASKS_COUNT, 0),
+        "lock": (TASKS, TASKS_COUNT, 1),
+        "locks": (TASKS, TASKS_COUNT, 20),
+    },
 }
 
 
-def measure_threads(how: str, count: int, locks: int, seconds: float) -> dict[str, Any]:
-    """Return the cost of threads that wait for so many locks; of readers, also when all had the lock."""
-    with sleepers(how, count, locks) as (found, _):
-        figures = asdict(found.cost(count, seconds))
-        return figures if how != READS else {**figures, "served_seconds": found.let_in()}
-
-
-def measure_all_threads(rounds: int) -> dict[str, Any]:
-    """Return the cost of each kind by round."""
-
-    def measure(kind: str) -> dict[str, Any]:
-        how, locks = THREADS_KINDS[kind]
-        return measure_threads(how, THREADS_COUNT, locks, THREADS_QUIET_SECONDS)
-
-    return {"threads": THREADS_COUNT, "rounds": _by_round(THREADS_KINDS, rounds, measure)}
-
-
-def _by_round(kinds: Iterable[str], rounds: int, measure: Callable[[str], dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return the figures of each kind by round, with the part of the round's CPU time that was stolen."""
-    found: dict[str, list[Any]] = {kind: [] for kind in kinds}
+def measure(half: str, rounds: int) -> Figures:
+    """Return the figures of each kind of a half by round, with the part of the round's CPU time that was stolen."""
+    count, seconds = (THREADS_COUNT, THREADS_SECONDS) if half == "threads" else (TASKS_COUNT, TASKS_SECONDS)
+    found: dict[str, list[Figures]] = {kind: [] for kind in KINDS[half]}
     for _ in range(rounds):
         for kind, of_kind in found.items():
-            figures, stolen = undisturbed(partial(measure, kind))
+            figures, stolen = undisturbed(partial(watch, *KINDS[half][kind], seconds))
             of_kind.append({**figures, "stolen": stolen})
-    return found
-
-
-# Tasks ----------------------------------------------------------------------------------------------------------------
-
-LOCKS_OF = {"nobody": 0, "event": 0, "lock": 1, "locks": 20}
-
-
-def measure_tasks(rounds: int) -> dict[str, Any]:
-    """Return the figures of each kind by round."""
-
-    def measure(kind: str) -> dict[str, Any]:
-        figures = asdict(watch(kind, TASKS_COUNT, TASKS_QUIET_SECONDS))
-        return {**figures.pop("cost"), **figures}
-
-    return {"tasks": TASKS_COUNT, "rounds": _by_round(KINDS, rounds, measure)}
-
-
-def watch(kind: str, count: int, seconds: float) -> Waited:
-    """Play one process of tasks."""
-    with sleepers("tasks", 0 if kind == "nobody" else count, LOCKS_OF[kind]) as (found, queued_seconds):
-        cost = found.cost(0, seconds)
-        if not found.names:
-            return Waited(cost, *(0.0, 0.0, 0.0), *found.slowest_script(), left=0)
-        found.worker.send("cancel")
-        cancelled = found.worker.receive(within=PATIENCE_SECONDS)
-        others = count - count // 2
-        cancelled_seconds = found.until_waiting(others) - cancelled
-        served_seconds = found.serve(others)
-        with found.server.client() as client:
-            left = found.waiting(client)
-        return Waited(cost, queued_seconds, cancelled_seconds, served_seconds, *found.slowest_script(), left=left)
+    return {half: count, "rounds": found}
