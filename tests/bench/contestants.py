@@ -11,34 +11,14 @@ from typing import Any
 import redis
 from attrs import frozen
 
-from bench import floors
+from bench import floors, names
 from bench.floors import LEASE_SECONDS, TwoHops, ports_of
-from bench.loop_floors import LoopHops, OwnScripts
+from bench.loop_floors import loop_hops, own_scripts
 from bench.machine import HAS_UVLOOP
-from bench.names import (
-    AFRESH,
-    AT_ONCE,
-    FLOOR,
-    LONE,
-    LOOP_FLOOR,
-    LOOP_HOP,
-    OWN_SCRIPTS,
-    PERMITS,
-    PERMITS_HOPS,
-    PROCESSES,
-    READER,
-    REDIS_PY_TASKS,
-    RELOCK_TASKS,
-    RELOCK_THREADS,
-    TASKS,
-    THREADS,
-    THREADS_HOP,
-    TWO_HOPS,
-    on_uvloop,
-)
+from bench.names import LONE, PROCESSES, TASKS, THREADS
 from bench.peers import ForeignPairs, Peer, Toolchain, built
-from bench.tasks import LoopPairs, RedisPySite, RelockSite, new_uvloop, on_loop
-from relock import Client, Permit, Semaphore
+from bench.tasks import LoopPairs, on_loop, redis_py_site, relock_site
+from relock import Client, Lock, Permit, Semaphore
 from relock.cli._bench.floor import hops
 from relock.cli._bench.floor.pairs import Pair
 from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK, RELOCKS_HOP
@@ -133,31 +113,35 @@ def _client(ports: Sequence[int]) -> Client:
     return Client(urls[0]) if len(urls) == 1 else Client(urls, ttl=LEASE_SECONDS)
 
 
-def _relock(ports: Sequence[int]) -> Pair:
-    """Return a pair of this library; over several masters the first pair waits until the restart guard is over."""
-    return _pair(_client(ports).lock("bench"))
+def _ours(lock_of: Callable[[Client], Any]) -> Callable[[Sequence[int]], Pairs]:
+    """Return a function that makes pairs of a lock; over several masters the first waits for the end of the guard."""
+    return _pairs(lambda ports: _pair(lock_of(_client(ports))))
 
 
-def _reentry(ports: Sequence[int]) -> Pair:
-    """Return a pair of one more level of a held lock and its release."""
-    lock = _client(ports).lock("bench-reentry")
+def _afresh(ports: Sequence[int]) -> Pair:
+    """Return a pair as most programs make it: with a new lock each time, of a name that is used once."""
+    client, numbers = _client(ports), itertools.count()
+
+    def pair() -> None:
+        with client.lock(f"bench:{next(numbers)}"):
+            pass
+
+    return pair
+
+
+def _usual(client: Client) -> Lock:
+    return client.lock("bench")
+
+
+def _held(client: Client) -> Lock:
+    """Return a lock that is held, of which a pair takes one more level."""
+    lock = client.lock("bench-reentry")
     lock.acquire()
-    return _pair(lock)
+    return lock
 
 
-def _at_once(number: int, ports: Sequence[int]) -> Pair:
-    """Return a pair of so many locks that are taken as one."""
-    return _pair(_client(ports).lock_all(f"bench-{number}-{i}" for i in range(number)))
-
-
-def _read(ports: Sequence[int]) -> Pair:
-    """Return a pair of a reader."""
-    return _pair(_client(ports).rwlock("bench-read").read)
-
-
-def _permit(limit: int, ports: Sequence[int]) -> Pair:
-    """Return a pair of one permit."""
-    return _pair(_OnePermit(_client(ports).semaphore(f"bench-{limit}", limit)))
+def _at_once(number: int, client: Client) -> Any:
+    return client.lock_all(f"bench-{number}-{i}" for i in range(number))
 
 
 class _OnePermit:
@@ -180,6 +164,10 @@ class _OnePermit:
         self._permit.release()
 
 
+def _permit(limit: int, client: Client) -> _OnePermit:
+    return _OnePermit(client.semaphore(f"bench-{limit}", limit))
+
+
 @contextmanager
 def _permit_site(job: Job) -> Iterator[Callable[[], Locker]]:
     """Open the client of the workers of one process, which hand over the permits of a semaphore."""
@@ -193,27 +181,10 @@ def _permit_site(job: Job) -> Iterator[Callable[[], Locker]]:
         yield locker
 
 
-def _afresh(ports: Sequence[int]) -> Pair:
-    """Return a pair as most programs make it: with a new lock each time, of a name that is used once."""
-    client, numbers = _client(ports), itertools.count()
-
-    def pair() -> None:
-        with client.lock(f"bench:{next(numbers)}"):
-            pass
-
-    return pair
-
-
 # Peers ----------------------------------------------------------------------------------------------------------------
 
 Clients = list["redis.Redis"]  # one for each master
-
-
 Make = Callable[[Clients, str], Any]  # a lock of another library
-
-
-def _redis_py(clients: Clients, name: str) -> Any:
-    return clients[0].lock(name, timeout=LEASE_SECONDS)
 
 
 def _python_redis_lock(clients: Clients, name: str) -> Any:
@@ -302,37 +273,40 @@ def _on_loops() -> dict[str, Contestant]:
     """Return the floor of pairs and this library on every kind of loop, first on asyncio's own."""
     tasks: Any = {"kinds": (TASKS,), "program": WORKERS_OF_LOOP}
     found = {
-        LOOP_FLOOR: Contestant(on_loop(OwnScripts), kinds=(TASKS,)),
-        LOOP_HOP: Contestant(None, LoopHops, masters=(1,), **tasks),
-        RELOCK_TASKS: Contestant(on_loop(RelockSite), RelockSite, OF_RELOCK, **tasks),
+        names.LOOP_FLOOR: Contestant(on_loop(own_scripts), kinds=(TASKS,)),
+        names.LOOP_HOP: Contestant(None, loop_hops, masters=(1,), **tasks),
+        names.RELOCK_TASKS: Contestant(on_loop(relock_site), relock_site, OF_RELOCK, **tasks),
     }
     if HAS_UVLOOP:
-        found[on_uvloop(LOOP_FLOOR)] = Contestant(on_loop(OwnScripts, new_uvloop), kinds=(TASKS,))
-        found[on_uvloop(RELOCK_TASKS)] = Contestant(on_loop(RelockSite, new_uvloop), kinds=(TASKS,))
-    found[THREADS_HOP] = Contestant(None, hops.site, masters=(1,), kinds=(TASKS,))
-    found[RELOCK_THREADS] = Contestant(_pairs(_relock), site, OF_RELOCK, kinds=(TASKS,))
-    found[REDIS_PY_TASKS] = Contestant(on_loop(RedisPySite), RedisPySite, SETS, masters=(1,), polls=True, **tasks)
+        from uvloop import new_event_loop
+
+        found[names.on_uvloop(names.LOOP_FLOOR)] = Contestant(on_loop(own_scripts, new_event_loop), kinds=(TASKS,))
+        found[names.on_uvloop(names.RELOCK_TASKS)] = Contestant(on_loop(relock_site, new_event_loop), kinds=(TASKS,))
+    found[names.THREADS_HOP] = Contestant(None, hops.site, masters=(1,), kinds=(TASKS,))
+    found[names.RELOCK_THREADS] = Contestant(_ours(_usual), site, OF_RELOCK, kinds=(TASKS,))
+    one_master: Any = {"masters": (1,), "polls": True, **tasks}
+    found[names.REDIS_PY_TASKS] = Contestant(on_loop(redis_py_site), redis_py_site, SETS, **one_master)
     return found
 
 
 #: In the order of the tables.
 CONTESTANTS: dict[str, Contestant] = {
     BARE: Contestant(_pairs(floors.bare), kinds=(LONE, TASKS)),
-    FLOOR: Contestant(_pairs(floors.redis_py)),
-    OWN_SCRIPTS: Contestant(_pairs(floors.own_scripts), masters=(3, 5)),
+    names.FLOOR: Contestant(_pairs(floors.redis_py)),
+    names.OWN_SCRIPTS: Contestant(_pairs(floors.own_scripts), masters=(3, 5)),
     ONE_HOP: Contestant(None, hops.site, masters=(1,)),
-    TWO_HOPS: Contestant(None, lambda job: hops.site(job, TwoHops), masters=(1,)),
-    RELOCK: Contestant(_pairs(_relock)),
-    REENTRY: Contestant(_pairs(_reentry), masters=(1,)),
-    AFRESH: Contestant(_pairs(_afresh), masters=(1,)),
-    **{name: Contestant(_pairs(partial(_at_once, number)), masters=(1, 5)) for number, name in AT_ONCE.items()},
-    READER: Contestant(_pairs(_read), masters=(1, 5)),
-    **{name: Contestant(_pairs(partial(_permit, limit)), masters=(1, 5)) for limit, name in PERMITS.items()},
+    names.TWO_HOPS: Contestant(None, lambda job: hops.site(job, TwoHops), masters=(1,)),
+    RELOCK: Contestant(_ours(_usual)),
+    REENTRY: Contestant(_ours(_held), masters=(1,)),
+    names.AFRESH: Contestant(_pairs(_afresh), masters=(1,)),
+    **{name: Contestant(_ours(partial(_at_once, number)), masters=(1, 5)) for number, name in names.AT_ONCE.items()},
+    names.READER: Contestant(_ours(lambda client: client.rwlock("bench-read").read), masters=(1, 5)),
+    **{name: Contestant(_ours(partial(_permit, limit)), masters=(1, 5)) for limit, name in names.PERMITS.items()},
     RELOCKS_HOP: Contestant(None, lambda job: site(job, handoff="grant"), OF_RELOCK),
     "relock, two hops": Contestant(None, lambda job: site(job, handoff="wake"), OF_RELOCK),
-    **{name: Contestant(None, _permit_site, OF_RELOCK, limit=limit) for limit, name in PERMITS_HOPS.items()},
+    **{name: Contestant(None, _permit_site, OF_RELOCK, limit=limit) for limit, name in names.PERMITS_HOPS.items()},
     "python-redis-lock": _peer(_python_redis_lock, sends=SETS | {"blpop"}, masters=(1,), polls=False),
-    "redis-py Lock": _peer(_redis_py, masters=(1,)),
+    "redis-py Lock": _peer(lambda clients, name: clients[0].lock(name, timeout=LEASE_SECONDS), masters=(1,)),
     "redlock-py": _peer(_RedlockPy, masters=(3, 5)),
     "pottery": _peer(_pottery),
     **{name: _foreign(name, peer) for name, peer in built().items()},

@@ -3,9 +3,9 @@
 The floors stay as they are when relock changes, except that relock's own scripts are sent bare.
 """
 
-import hashlib
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,9 +39,9 @@ class BareSocket(sockets.BareSocket):
     """A bare socket to a port of this machine."""
 
     def __init__(self, port: int) -> None:
-        sock = socket.create_connection(("127.0.0.1", port))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        super().__init__(sock)
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().__init__(self.socket)
 
 
 def bare(ports: Sequence[int]) -> Pair:
@@ -69,20 +69,15 @@ def redis_py(ports: Sequence[int]) -> Pair:
     return pair
 
 
-def _prepared(port: int) -> tuple[Any, Any, Any]:
-    """Connect to a master, and load the small scripts; return also their calls as packed commands."""
+def _prepared(port: int) -> tuple[Any, list[bytes], list[bytes]]:
+    """Connect to a master that has the small scripts; return also their calls as packed commands."""
+    with closing(BareSocket(port)) as bare:
+        asked = with_small_scripts(bare, "bench-floor")
     connection: Any = redis.Connection(  # type: ignore[no-untyped-call]
         host="127.0.0.1", port=port, socket_timeout=1.0
     )
     connection.connect()
-    scripts = [(sockets.FOLDER / name).read_bytes() for name in ("take.lua", "give.lua")]
-    for script in scripts:
-        connection.send_command("SCRIPT", "LOAD", script)
-        connection.read_response()
-    take_sha, give_sha = (hashlib.sha1(script).hexdigest() for script in scripts)
-    take = connection.pack_command("EVALSHA", take_sha, 1, "bench-floor", "me", LEASE_MS)
-    give = connection.pack_command("EVALSHA", give_sha, 1, "bench-floor", "me")
-    return connection, take, give
+    return connection, [asked.take], [asked.give]
 
 
 class TwoHops(OneHop):
@@ -150,13 +145,12 @@ def own_pair(
     return commands
 
 
-def with_own_scripts(port: int, *, guarded: bool) -> Asked:
-    """Return a bare socket with the scripts as relock's own connections send them, on a socket without a vote."""
-    bare = BareSocket(port)
+def with_own_scripts(bare: BareSocket, *, guarded: bool) -> Asked:
+    """Return the socket with the scripts as relock's own connections send them, on a socket without a vote."""
     take, give = own_pair(bare, "bench-bare", guarded=guarded)(0)
     return Asked(bare, take, give)
 
 
 def own_scripts(ports: Sequence[int]) -> Pair:
     """Return a pair of relock's scripts over bare sockets, done at the quorum: no lock with these scripts is faster."""
-    return pair_of([with_own_scripts(port, guarded=True) for port in ports])
+    return pair_of([with_own_scripts(BareSocket(port), guarded=True) for port in ports])

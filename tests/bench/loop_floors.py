@@ -5,16 +5,18 @@ in line gets the reply.
 """
 
 import asyncio
-import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing
 from functools import partial
 from secrets import token_hex
+from types import SimpleNamespace
 from typing import Any
 
 import hiredis
 
 from bench.floors import BareSocket, ports_of, with_own_scripts
+from bench.tasks import TaskLock, TaskLocker
 from relock._core.quorum import quorum_of
 from relock.cli._bench.floor.hops import LEASE_MS
 from relock.cli._bench.floor.sockets import CHUNK_BYTES, FOLDER, RefusedError, packed
@@ -24,16 +26,14 @@ Take = Callable[[Any], object]
 
 
 class LoopSocket:
-    """A socket to a port of this machine. Replies go to the callers in the order in which they asked."""
+    """The loop's use of a bare socket. Replies go to the callers in the order in which they asked."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, port: int) -> None:
-        self._loop = loop
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, bare: BareSocket) -> None:
+        self._loop, self._socket = asyncio.get_running_loop(), bare.socket
         self._socket.setblocking(False)
         self._reader = hiredis.Reader()
         self._owed: deque[Take] = deque()
-        loop.add_reader(self._socket.fileno(), self._readable)
+        self._loop.add_reader(self._socket.fileno(), self._readable)
 
     def close(self) -> None:
         """Close it."""
@@ -69,8 +69,8 @@ class LoopSocket:
 class LoopMessages(LoopSocket):
     """A subscription, whose messages go to the tasks that wait for their channels."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, port: int) -> None:
-        super().__init__(loop, port)
+    def __init__(self, bare: BareSocket) -> None:
+        super().__init__(bare)
         self.waiting: dict[bytes, Take] = {}
 
     def _has_come(self, reply: Any) -> None:
@@ -84,91 +84,68 @@ class LoopMessages(LoopSocket):
 # Pairs ----------------------------------------------------------------------------------------------------------------
 
 
-class OwnScripts:
-    """relock's two scripts over sockets that the loop watches: no lock with these scripts is faster."""
+@asynccontextmanager
+async def own_scripts(job: Job) -> AsyncIterator[TaskLocker]:
+    """Open sockets that the loop watches, for relock's two scripts: no lock with these scripts is faster."""
+    opened = [BareSocket(port) for port in ports_of(job)]
+    asked = [with_own_scripts(bare, guarded=len(opened) > 1) for bare in opened]
+    takes, gives = [one.take for one in asked], [one.give for one in asked]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(closing(LoopSocket(bare))) for bare in opened]
 
-    def __init__(self, job: Job) -> None:
-        self._loop, self._sockets = asyncio.get_running_loop(), list[LoopSocket]()
-        ports = ports_of(job)
-        asked = [with_own_scripts(port, guarded=len(ports) > 1) for port in ports]
-        for one, port in zip(asked, ports, strict=True):
-            one.bare.close()
-            self._sockets.append(LoopSocket(self._loop, port))
-        takes, gives = [one.take for one in asked], [one.give for one in asked]
-        call = self._sockets[0].call
-        self.acquire: Callable[[], Awaitable[object]] = partial(call, takes[0])
-        self.release: Callable[[], Awaitable[object]] = partial(call, gives[0])
-        if len(asked) > 1:
-            self.acquire, self.release = partial(self._at_the_quorum, takes), partial(self._at_the_quorum, gives)
+        def sending(commands: Sequence[bytes]) -> Callable[[], Awaitable[object]]:
+            one = len(commands) == 1
+            return partial(sockets[0].call, commands[0]) if one else partial(_at_the_quorum, sockets, commands)
 
-    async def _at_the_quorum(self, commands: Sequence[bytes]) -> None:
-        done: asyncio.Future[None] = self._loop.create_future()
-        missing = quorum_of(len(commands))
+        async def locker() -> TaskLock:
+            return SimpleNamespace(acquire=sending(takes), release=sending(gives))
 
-        def has_come(_reply: Any) -> None:  # counts the replies after the quorum, too
-            nonlocal missing
-            missing -= 1
-            if missing == 0:
-                done.set_result(None)
+        yield locker
 
-        for bare, command in zip(self._sockets, commands, strict=True):
-            bare.ask(command, has_come)
-        await done
 
-    async def locker(self) -> "OwnScripts":
-        """Return this object, which is the only lock."""
-        return self
+async def _at_the_quorum(sockets: Sequence[LoopSocket], commands: Sequence[bytes]) -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    missing = quorum_of(len(commands))
 
-    async def close(self) -> None:
-        """Close the sockets."""
-        for bare in self._sockets:
-            bare.close()
+    def has_come(_reply: Any) -> None:  # counts the replies after the quorum, too
+        nonlocal missing
+        missing -= 1
+        if missing == 0:
+            done.set_result(None)
+
+    for bare, command in zip(sockets, commands, strict=True):
+        bare.ask(command, has_come)
+    await done
 
 
 # Hand-offs ------------------------------------------------------------------------------------------------------------
 
 
-class LoopHops:
-    """The scripts of one hop, over the two sockets that the tasks of a loop share."""
+@asynccontextmanager
+async def loop_hops(job: Job) -> AsyncIterator[TaskLocker]:
+    """Open the two sockets that the tasks of a loop share, for the scripts of one hop.
 
-    def __init__(self, job: Job) -> None:
-        loop, (port,) = asyncio.get_running_loop(), ports_of(job)
-        bare = BareSocket(port)
-        self._shas = [bare.load((FOLDER / f"{name}.lua").read_bytes()) for name in ("enter", "grant")]
-        bare.close()
-        self._name = job.name
-        self._commands, self._messages = LoopSocket(loop, port), LoopMessages(loop, port)
+    A release gives the lock to the head of the queue, and tells it by a message.
+    """
+    loop, (port,) = asyncio.get_running_loop(), ports_of(job)
+    bare, listener = BareSocket(port), BareSocket(port)
+    shas = [bare.load((FOLDER / f"{name}.lua").read_bytes()) for name in ("enter", "grant")]
+    with closing(LoopSocket(bare)) as commands, closing(LoopMessages(listener)) as messages:
 
-    async def locker(self) -> "LoopHop":
-        """Subscribe to the channel of one more task."""
-        me = f"{self._name}-{token_hex(8)}"
-        await self._messages.call(packed("SUBSCRIBE", me))
-        enter, leave = (
-            packed("EVALSHA", sha, 2, self._name, f"{self._name}:queue", me, LEASE_MS) for sha in self._shas
-        )
-        return LoopHop(self._commands, self._messages, me.encode(), (enter, leave))
+        async def locker() -> TaskLock:
+            me = f"{job.name}-{token_hex(8)}".encode()
+            await messages.call(packed("SUBSCRIBE", me))
+            enter, leave = (packed("EVALSHA", sha, 2, job.name, f"{job.name}:queue", me, LEASE_MS) for sha in shas)
 
-    async def close(self) -> None:
-        """Close the sockets."""
-        self._commands.close()
-        self._messages.close()
+            async def acquire() -> None:
+                granted = loop.create_future()
+                messages.waiting[me] = granted.set_result  # the message may come before the reply
+                if not await commands.call(enter):
+                    await granted
 
+            async def release() -> None:
+                await commands.call(leave)
 
-class LoopHop:
-    """The lock of one task: a release gives the lock to the head of the queue, and tells it by a message."""
+            return SimpleNamespace(acquire=acquire, release=release)
 
-    def __init__(self, commands: LoopSocket, messages: LoopMessages, me: bytes, scripts: tuple[bytes, bytes]) -> None:
-        self._call, self._waiting, self._me = commands.call, messages.waiting, me
-        self._enter, self._leave = scripts
-        self._loop = asyncio.get_running_loop()
-
-    async def acquire(self) -> None:
-        """Take the lock at once if it is free, else when the message comes, which may be before the reply."""
-        granted = self._loop.create_future()
-        self._waiting[self._me] = granted.set_result
-        if not await self._call(self._enter):
-            await granted
-
-    async def release(self) -> None:
-        """Send one script."""
-        await self._call(self._leave)
+        yield locker

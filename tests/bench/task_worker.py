@@ -23,20 +23,19 @@ from relock.cli._bench.work import WARM_SECONDS, WARM_SECONDS_EACH, Job
 
 async def play(job: Job) -> dict[str, Any]:
     """Play one job: print that it is ready, wait for the word to begin, work, and return its turns."""
-    site = enter(job)
-    lockers = [await site.locker() for _ in range(job.threads)]
-    await _warm_up(lockers)
-    _tell({"ready": True})
-    hours = json.loads(sys.stdin.readline())  # blocks the loop, which has nothing else to do
-    await asyncio.sleep(max(0.0, (hours["begin_ns"] - time.monotonic_ns()) / 1e9))
-    turns: list[Turn] = []
-    workers = [
-        _take_turns(locker, job.first_worker + number, (hours["until_ns"], job.section_seconds), turns)
-        for number, locker in enumerate(lockers)
-    ]
-    await asyncio.gather(*workers)
-    await site.close()
-    return {"turns": turns, "failed": None}
+    async with enter(job) as locker:
+        lockers = [await locker() for _ in range(job.threads)]
+        await _warm_up(lockers)
+        print(json.dumps({"ready": True}), flush=True)
+        hours = json.loads(sys.stdin.readline())  # blocks the loop, which has nothing else to do
+        await asyncio.sleep(max(0.0, (hours["begin_ns"] - time.monotonic_ns()) / 1e9))
+        turns: list[Turn] = []
+        workers = [
+            _take_turns(locker, job.first_worker + number, hours["until_ns"], job.section_seconds, turns)
+            for number, locker in enumerate(lockers)
+        ]
+        await asyncio.gather(*workers)
+        return {"turns": turns, "failed": None}
 
 
 async def _warm_up(lockers: Sequence[TaskLock]) -> None:
@@ -53,9 +52,8 @@ async def _warm_up(lockers: Sequence[TaskLock]) -> None:
     await asyncio.gather(*(warm(locker, number) for number, locker in enumerate(lockers)))
 
 
-async def _take_turns(locker: TaskLock, worker: int, hours: tuple[int, float], turns: list[Turn]) -> None:
+async def _take_turns(locker: TaskLock, worker: int, until_ns: int, section_seconds: float, turns: list[Turn]) -> None:
     """Take the lock again and again; the last turn is the first that ends when the working time does, or after."""
-    until_ns, section_seconds = hours
     acquire, release, now = locker.acquire, locker.release, time.monotonic_ns
     releasing_ns = 0
     while releasing_ns < until_ns:
@@ -69,10 +67,6 @@ async def _take_turns(locker: TaskLock, worker: int, hours: tuple[int, float], t
         turns.append(Turn(worker, acquired_ns, releasing_ns, token))
 
 
-def _tell(what: dict[str, Any]) -> None:
-    print(json.dumps(what), flush=True)
-
-
 def main() -> None:
     gc.freeze()
     while line := sys.stdin.readline():
@@ -80,7 +74,7 @@ def main() -> None:
             told = asyncio.run(play(Job(**json.loads(line))))
         except Exception as error:  # tells every error; after one that was not expected, no worker goes on
             told = {"ready": False, "turns": [], "failed": f"{type(error).__name__}: {error}"}
-        _tell(told)
+        print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Protocol
 
 import redis.asyncio
 
@@ -26,41 +27,39 @@ class TaskLock(Protocol):
         """Release the lock."""
 
 
-MakeSite = Callable[[Job], Any]
-"""Makes, in the loop, a client for its tasks: `locker` is awaited for the lock of one more task, `close` in the end."""
+TaskLocker = Callable[[], Awaitable[TaskLock]]
+"""Makes the lock of one more task."""
+
+TaskSite = Callable[[Job], AbstractAsyncContextManager[TaskLocker]]
+"""Opens a client for the tasks of a loop."""
 
 
-class RelockSite:
-    """One client of relock, as the documentation advises, with the lease of the others, which several masters need."""
+@asynccontextmanager
+async def relock_site(job: Job) -> AsyncIterator[TaskLocker]:
+    """Open a client of relock, as the documentation advises, with the lease of the others, which several masters need.
 
-    def __init__(self, job: Job) -> None:
-        # A first connection may take a busy machine longer than a second.
-        self._client = AsyncClient(list(job.urls), ttl=job.ttl, node_timeout=job.ttl / 3)
-        self._name = job.name
+    A first connection may take a busy machine longer than a second.
+    """
+    async with AsyncClient(list(job.urls), ttl=job.ttl, node_timeout=job.ttl / 3) as client:
 
-    async def locker(self) -> TaskLock:
-        lock = self._client.lock(self._name)
-        await lock.locked()  # connects the client
-        return lock
+        async def locker() -> TaskLock:
+            lock = client.lock(job.name)
+            await lock.locked()  # connects the client
+            return lock
 
-    async def close(self) -> None:
-        await self._client.close()
+        yield locker
 
 
-class RedisPySite:
-    """One client of redis-py's asyncio."""
+@asynccontextmanager
+async def redis_py_site(job: Job) -> AsyncIterator[TaskLocker]:
+    """Open a client of redis-py's asyncio."""
+    async with redis.asyncio.Redis(port=ports_of(job)[0], max_connections=1000) as client:
 
-    def __init__(self, job: Job) -> None:
-        (port,) = ports_of(job)
-        self._client = redis.asyncio.Redis(port=port, max_connections=1000)
-        self._job = job
+        async def locker() -> TaskLock:
+            await client.ping()
+            return client.lock(job.name, timeout=job.ttl)
 
-    async def locker(self) -> TaskLock:
-        await self._client.ping()
-        return self._client.lock(self._job.name, timeout=self._job.ttl)
-
-    async def close(self) -> None:
-        await self._client.aclose()
+        yield locker
 
 
 class LoopPairs:
@@ -68,23 +67,22 @@ class LoopPairs:
 
     pid = None
 
-    def __init__(self, make: MakeSite, ports: Sequence[int], new_loop: NewLoop) -> None:
-        self._loop = new_loop()
+    def __init__(self, site: TaskSite, ports: Sequence[int], new_loop: NewLoop) -> None:
+        self._loop, self._stack = new_loop(), AsyncExitStack()
         urls = tuple(f"redis://127.0.0.1:{port}" for port in ports)
         try:
-            self._site, self._lock = self._loop.run_until_complete(self._open(make, Job("", urls, "bench-tasks")))
+            self._lock = self._loop.run_until_complete(self._open(site(Job("", urls, "bench-tasks"))))
         except BaseException:
             self._loop.close()
             raise
 
-    @staticmethod
-    async def _open(make: MakeSite, job: Job) -> tuple[Any, TaskLock]:
-        site = make(job)
-        return site, await site.locker()
+    async def _open(self, site: AbstractAsyncContextManager[TaskLocker]) -> TaskLock:
+        locker = await self._stack.enter_async_context(site)
+        return await locker()
 
     def close(self) -> None:
         """Close the connections and the loop."""
-        self._loop.run_until_complete(self._site.close())
+        self._loop.run_until_complete(self._stack.aclose())
         self._loop.close()
 
     def many(self, count: int) -> float:
@@ -100,13 +98,6 @@ class LoopPairs:
         return time.perf_counter() - begin
 
 
-def on_loop(make: MakeSite, new_loop: NewLoop = asyncio.new_event_loop) -> Callable[[Sequence[int]], LoopPairs]:
+def on_loop(site: TaskSite, new_loop: NewLoop = asyncio.new_event_loop) -> Callable[[Sequence[int]], LoopPairs]:
     """Return a function that makes the pairs of one contestant, on a loop of its own."""
-    return lambda ports: LoopPairs(make, ports, new_loop)
-
-
-def new_uvloop() -> asyncio.AbstractEventLoop:
-    """Return a loop of uvloop's."""
-    import uvloop
-
-    return uvloop.new_event_loop()
+    return lambda ports: LoopPairs(site, ports, new_loop)

@@ -6,37 +6,26 @@ The peers are not here: their packages come with the extra ``bench`` alone.
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.servers import Server
 
-from bench import scripts
+from bench import names, scripts
 from bench.contestants import CONTESTANTS
 from bench.floors import BareSocket
 from bench.goals import _of_the_family
 from bench.handoffs import Bench, Cell, HandoffPlan
 from bench.machine import servers_started
-from bench.names import (
-    AFRESH,
-    FLOOR,
-    LONE,
-    LOOP_FLOOR,
-    OWN_SCRIPTS,
-    PERMITS,
-    PERMITS_HOPS,
-    RELOCK_TASKS,
-    RELOCK_THREADS,
-    TASKS,
-    THREADS,
-)
+from bench.names import LONE, TASKS, THREADS
 from relock.cli._bench.words import BARE, REENTRY, RELOCK
 
 PAIRS = 3
 LUA = Path(__file__).resolve().parents[2] / "lua"
 SECONDS, SECONDS_MAX = 0.2, 30.0
-TASK_COUNT = 6
+WORKERS = 6
 SECTION_MS = 1.0  # in which other tasks may run: tasks that never wait exclude each other without a lock
 
 
@@ -49,15 +38,16 @@ def make_pairs(name: str, ports: list[int]) -> None:
 
 # Pairs of threads end with the process that measures them, and nothing closes their sockets.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", [BARE, FLOOR, RELOCK, REENTRY, AFRESH, *PERMITS.values(), "redis-py Lock"])
-def test_a_contestant_on_one_master_makes_its_pairs(name: str, start_server: Callable[[], Server]) -> None:
-    make_pairs(name, [start_server().port])
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", [BARE, FLOOR, OWN_SCRIPTS, *PERMITS.values(), LOOP_FLOOR])
-def test_a_contestant_on_several_masters_makes_its_pairs(name: str, start_server: Callable[[], Server]) -> None:
-    make_pairs(name, [start_server().port for _ in range(3)])
+@pytest.mark.parametrize(
+    ("name", "masters"),
+    [
+        *product([BARE, names.FLOOR, *names.PERMITS.values()], [1, 3]),
+        *product([RELOCK, REENTRY, names.AFRESH, "redis-py Lock"], [1]),
+        *product([names.OWN_SCRIPTS, names.LOOP_FLOOR], [3]),
+    ],
+)
+def test_a_contestant_makes_its_pairs(name: str, masters: int, start_server: Callable[[], Server]) -> None:
+    make_pairs(name, [start_server().port for _ in range(masters)])
 
 
 def test_peers_are_measured_with_as_many_masters_as_they_work_with() -> None:
@@ -66,7 +56,7 @@ def test_peers_are_measured_with_as_many_masters_as_they_work_with() -> None:
     assert (redlock.hands_over(1, "processes", 2), redlock.hands_over(3, "processes", 2)) == (False, True)
 
 
-ON_LOOPS = [name for name, one in CONTESTANTS.items() if one.kinds == (TASKS,) and name != RELOCK_THREADS]
+ON_LOOPS = [name for name, one in CONTESTANTS.items() if one.kinds == (TASKS,) and name != names.RELOCK_THREADS]
 
 
 @pytest.mark.parametrize("name", [name for name in ON_LOOPS if CONTESTANTS[name].has_pairs(1, TASKS)])
@@ -74,24 +64,16 @@ def test_a_contestant_on_a_loop_makes_its_pairs(name: str, server: Server) -> No
     make_pairs(name, [server.port])
 
 
-@pytest.mark.parametrize("name", [name for name, one in CONTESTANTS.items() if one.hands_over(1, TASKS, TASK_COUNT)])
-def test_tasks_hand_over_and_exclude_each_other(name: str, server: Server) -> None:
-    assert_they_hand_over(name, TASKS, server)
-
-
-@pytest.mark.parametrize("name", PERMITS_HOPS.values())
-def test_threads_hand_permits_over_and_are_no_more_than_the_limit(name: str, server: Server) -> None:
-    assert_they_hand_over(name, THREADS, server)
-
-
-def test_no_more_workers_than_permits_hand_nothing_over() -> None:
-    four = CONTESTANTS[PERMITS_HOPS[4]]
-    assert [four.hands_over(1, THREADS, workers) for workers in (2, 4, 8)] == [False, False, True]
-
-
-def assert_they_hand_over(name: str, kind: str, server: Server) -> None:
-    """Let workers of this kind hand over, for longer until they have done so; judge the order of their turns."""
-    cell, seconds, found = Cell(1, "unpinned", kind, TASK_COUNT, SECTION_MS), SECONDS, dict[str, Any]()
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, TASKS) for name, one in CONTESTANTS.items() if one.hands_over(1, TASKS, WORKERS)),
+        *product(names.PERMITS_HOPS.values(), [THREADS]),
+    ],
+)
+def test_workers_hand_over_and_are_no_more_than_the_limit_at_a_time(name: str, kind: str, server: Server) -> None:
+    """The workers hand over for longer until they have done so, and the order of their turns is judged."""
+    cell, seconds, found = Cell(1, "unpinned", kind, WORKERS, SECTION_MS), SECONDS, dict[str, Any]()
     with closing(Bench([server])) as bench:
         while not found.get("handoffs"):
             (row,) = bench.measure(cell, HandoffPlan((cell,), (name,), 1, seconds))
@@ -100,6 +82,11 @@ def assert_they_hand_over(name: str, kind: str, server: Server) -> None:
             assert seconds < SECONDS_MAX, "a lock was handed over"
             seconds *= 4  # a busy machine hands over nothing in so short a time
     assert (found["overlaps"], found["out_of_order"]) == (0, 0)
+
+
+def test_no_more_workers_than_permits_hand_nothing_over() -> None:
+    four = CONTESTANTS[names.PERMITS_HOPS[4]]
+    assert [four.hands_over(1, THREADS, workers) for workers in (2, 4, 8)] == [False, False, True]
 
 
 @pytest.fixture
@@ -122,7 +109,7 @@ def scripts_of(server: Server, name: str) -> list[list[Any]]:
 
 def test_the_floor_sends_the_same_scripts_with_words_of_the_same_kinds(noting: Server) -> None:
     """Keys and the owner have lengths of their own, so only lengths of other words are compared."""
-    floor, ours = scripts_of(noting, LOOP_FLOOR), scripts_of(noting, RELOCK_TASKS)
+    floor, ours = scripts_of(noting, names.LOOP_FLOOR), scripts_of(noting, names.RELOCK_TASKS)
     assert [len(one) for one in floor] == [len(one) for one in ours]
     assert [one[:3] for one in floor] == [one[:3] for one in ours]
     assert [one[8:] for one in floor] == [one[8:] for one in ours]
@@ -130,7 +117,7 @@ def test_the_floor_sends_the_same_scripts_with_words_of_the_same_kinds(noting: S
 
 def test_a_permit_may_take_little_more_than_a_lock() -> None:
     """A permit without a figure, as in reports from before there were semaphores, is no goal."""
-    one, ten = PERMITS.values()
+    one, ten = names.PERMITS.values()
     times = {RELOCK: 100.0, one: 110.0, ten: 120.0}
     found = list(_of_the_family("", "one CPU", times))
     assert [(goal.measured, goal.is_met) for goal in found] == [(1.1, True), (1.2, False)]
