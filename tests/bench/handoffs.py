@@ -6,7 +6,7 @@ All contestants play the same cell of conditions in turn, round after round.
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import count
 from typing import Any
@@ -59,7 +59,7 @@ class Cell:
 
 @frozen
 class HandoffPlan:
-    """Plan: the cells, the contestants, and the seconds."""
+    """Plan: the cells, which have as many masters each, the contestants, and the seconds."""
 
     cells: tuple[Cell, ...]
     contestants: tuple[str, ...]
@@ -82,18 +82,14 @@ class HandoffPlan:
 
 def measure(plan: HandoffPlan, progress: Callable[[str], None]) -> list[dict[str, Any]]:
     """Return a row for each cell and contestant, with a figure for each round."""
+    (masters,) = {cell.masters for cell in plan.cells}
     rows: list[dict[str, Any]] = []
-    for masters in dict.fromkeys(cell.masters for cell in plan.cells):
-        with ExitStack() as stack:
-            servers = stack.enter_context(servers_started(masters))
-            bench = Bench(servers)
-            stack.callback(bench.close)
-            if masters > 1:
-                bench.let_vote()
-            for cell in plan.cells:
-                if cell.masters == masters:
-                    progress(f"{masters} masters, {cell.placement}, {cell.workers} {cell.kind}, {cell.section_ms:g} ms")
-                    rows += bench.measure(cell, plan)
+    with servers_started(masters) as servers, closing(Bench(servers)) as bench:
+        if masters > 1:
+            bench.let_vote()
+        for cell in plan.cells:
+            progress(f"{masters} masters, {cell.placement}, {cell.workers} {cell.kind}, {cell.section_ms:g} ms")
+            rows += bench.measure(cell, plan)
     return rows
 
 
@@ -163,9 +159,4 @@ class Bench:
 
     def _calls(self) -> Counter[str]:
         """Return how often each command was called on all masters so far, by scripts as well."""
-        calls: Counter[str] = Counter()
-        for server in self._servers:
-            with server.client() as client:
-                for name, entry in client.info("commandstats").items():
-                    calls[name.removeprefix("cmdstat_")] += int(entry["calls"])
-        return calls
+        return sum((Counter(server.all_calls()) for server in self._servers), Counter())

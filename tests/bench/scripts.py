@@ -14,15 +14,15 @@ import argparse
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 from support.servers import Server, find_servers
 
 from bench.floors import CLIENT, LEASE_MS, UNGUARDED, VOID, BareSocket, call_of, keys_of, own_pair, wish
-from bench.machine import SERVERS, version_of
-from relock._keys import LockKeys, client_channel, lock_keys
-from relock._scripts import Script, load
+from bench.machine import SERVERS
+from relock._keys import client_channel, lock_keys
+from relock._scripts import load
 from relock.cli._bench.floor.pairs import with_small_scripts
 from relock.cli._bench.floor.sockets import FOLDER, packed
 
@@ -61,68 +61,42 @@ def guarded(bare: BareSocket, name: str, folder: Path | None, limit: int = 0) ->
     return turn
 
 
-def floor(bare: BareSocket) -> Turn:
-    """Return a turn of pairs of the small scripts that the other floors are made of."""
-    asked = with_small_scripts(bare, "bench-small")
-    return pairs(bare, asked.take, asked.give)
-
-
-def nested(bare: BareSocket, folder: Path | None) -> Turn:
-    """Return a turn of nested acquires and their releases."""
-    keys = lock_keys("bench-nested", "bench")
-    count = _held(bare, folder, keys, "count")
-    return pairs(bare, *(call_of(count, keys, count=number, lease_ms=0).pack(VOID, guarded=False) for number in (2, 1)))
-
-
-def renewal(bare: BareSocket, folder: Path | None) -> Turn:
-    """Return a turn of renewals of a hold, two at a time."""
-    keys = lock_keys("bench-renewed", "bench")
-    extend = _held(bare, folder, keys, "extend")
-    command = call_of(extend, keys, lease_ms=2 * HOUR_MS, token_ms=2 * HOUR_MS + 1000).pack(VOID, guarded=False)
-    return pairs(bare, command, command)
-
-
-def _held(bare: BareSocket, folder: Path | None, keys: LockKeys, name: str) -> Script:
-    """Return the script of this name, loaded, after making a hold that outlasts the measurement."""
-    acquire, script = load("acquire", folder), load(name, folder)
+def of_a_hold(bare: BareSocket, folder: Path | None, name: str, *others: dict[str, int]) -> Turn:
+    """Return a turn of calls of the script of this name, with other arguments each, on a hold that outlasts it."""
+    keys, acquire, script = lock_keys(f"bench-{name}", "bench"), load("acquire", folder), load(name, folder)
     for one in (acquire, script):
         bare.load(one.source)
     bare.call(call_of(acquire, keys, lease_ms=HOUR_MS).pack(UNGUARDED, guarded=False))
-    return script
+    return pairs(bare, *(call_of(script, keys, **given).pack(VOID, guarded=False) for given in others))
 
 
-class HandOvers:
-    """Hand-overs of a turn: one hold, or one permit, after another, under new names as real ones have."""
+def hand_over(bare: BareSocket, listener: BareSocket, folder: Path | None, limit: int = 0) -> Turn:
+    """Return a turn of hand-overs: one hold, or one permit, after another, under new names as real ones have."""
+    keys, numbers = keys_of(f"bench-handed-{hash(folder):x}", limit), count()
+    scripts = {name: load(keys.script_name(name), folder) for name in ("acquire", "enqueue", "release")}
+    for script in scripts.values():
+        bare.load(script.source)
+    listener.call(packed("SUBSCRIBE", client_channel(keys.prefix, CLIENT)))
 
-    def __init__(self, bare: BareSocket, listener: BareSocket, folder: Path | None, limit: int = 0) -> None:
-        self._bare, self._listener = bare, listener
-        self._keys, self._wish = keys_of(f"bench-handed-{hash(folder):x}", limit), wish(limit).decode()
-        operations = ("acquire", "enqueue", "release")
-        self._scripts = {name: load(self._keys.script_name(name), folder) for name in operations}
-        for script in self._scripts.values():
-            bare.load(script.source)
-        self._listener.call(packed("SUBSCRIBE", client_channel(self._keys.prefix, CLIENT)))
-        self._number = 0
+    def new_name() -> bytes:
+        return f"{CLIENT}:0123abcd{next(numbers):08x}{wish(limit).decode()}@{HANDED_MS}".encode()
 
-    def _new_name(self) -> bytes:
-        self._number += 1
-        return f"{CLIENT}:0123abcd{self._number:08x}{self._wish}@{HANDED_MS}".encode()
+    def call(name: str, owner: bytes) -> None:
+        bare.call(call_of(scripts[name], keys, owner=owner).pack(UNGUARDED, guarded=False))
 
-    def _call(self, name: str, owner: bytes) -> Any:
-        call = call_of(self._scripts[name], self._keys, owner=owner)
-        return self._bare.call(call.pack(UNGUARDED, guarded=False))
-
-    def __call__(self) -> None:
+    def turn() -> None:
         # A hold that a release gave ends after three seconds, and the other contestants' turns may take longer.
-        self._bare.call(packed("DEL", self._keys.lock, self._keys.queue))
-        holder = self._new_name()
-        self._call("acquire", holder)
+        bare.call(packed("DEL", keys.lock, keys.queue))
+        holder = new_name()
+        call("acquire", holder)
         for _ in range(PAIRS):
-            self._call("enqueue", self._new_name())
-            self._call("release", holder)
-            _, _, message = self._listener.receive()
+            call("enqueue", new_name())
+            call("release", holder)
+            _, _, message = listener.receive()
             _, uuid, hold, *_ = message.split(b" ")
             holder = b"%b:%b~%b" % (CLIENT.encode(), uuid, hold)
+
+    return turn
 
 
 def hand_over_floor(bare: BareSocket, listener: BareSocket) -> Turn:
@@ -146,20 +120,22 @@ def hand_over_floor(bare: BareSocket, listener: BareSocket) -> Turn:
 
 def contestants(bare: BareSocket, listener: BareSocket, folders: Sequence[Path | None]) -> dict[str, Turn]:
     """Return all contestants by name."""
-    turns: dict[str, Turn] = {FLOOR: floor(bare), HAND_OVER_FLOOR: hand_over_floor(bare, listener)}
+    small = with_small_scripts(bare, "bench-small")
+    turns = {FLOOR: pairs(bare, small.take, small.give), HAND_OVER_FLOOR: hand_over_floor(bare, listener)}
+    levels = [{"count": number, "lease_ms": 0} for number in (2, 1)]
+    renewals = [{"lease_ms": 2 * HOUR_MS, "token_ms": 2 * HOUR_MS + 1000}] * 2
     for number, folder in enumerate(folders):
-        for limit, kind in ((0, ""), (1, PERMIT)):
+        there = f" ({folder})" if folder else ""
+        for limit, kind in ((0, there), (1, PERMIT + there)):
             if limit and folder and not (folder / "permit_acquire.lua").exists():
                 continue  # another commit's, which has no semaphores
-            there, name = kind + (f" ({folder})" if folder else ""), f"bench-{number}-{limit}"
-            turns[SHIPPED + there] = pairs(bare, *own_pair(bare, name, folder, limit=limit)(0))
-            turns[GUARDED + there] = guarded(bare, f"{name}-guarded", folder, limit)
-            quiet = own_pair(bare, f"{name}-quiet", folder, guarded=True, limit=limit)
-            turns[QUIET + there] = pairs(bare, *quiet(0))
-            turns[HAND_OVER + there] = HandOvers(bare, listener, folder, limit)
-        there = f" ({folder})" if folder else ""
-        turns["two nested levels" + there] = nested(bare, folder)
-        turns["two renewals" + there] = renewal(bare, folder)
+            name = f"bench-{number}-{limit}"
+            turns[SHIPPED + kind] = pairs(bare, *own_pair(bare, name, folder, limit=limit)(0))
+            turns[GUARDED + kind] = guarded(bare, f"{name}-guarded", folder, limit)
+            turns[QUIET + kind] = pairs(bare, *own_pair(bare, f"{name}-quiet", folder, guarded=True, limit=limit)(0))
+            turns[HAND_OVER + kind] = hand_over(bare, listener, folder, limit)
+        turns["two nested levels" + there] = of_a_hold(bare, folder, "count", *levels)
+        turns["two renewals" + there] = of_a_hold(bare, folder, "extend", *renewals)
     return turns
 
 
@@ -204,7 +180,7 @@ def main() -> None:
             continue
         with closing(Server(kind, program).start()) as server:
             found = measure(server.port, folders, options.rounds)
-            print(f"{version_of(server)}: µs a pair, of the floor's")
+            print(f"{server.version()}: µs a pair, of the floor's")
         for name, micros in found.items():
             ratio = micros / found[HAND_OVER_FLOOR if name.startswith(HAND_OVER) else FLOOR]
             print(f"  {name:24} {micros:6.2f}  {ratio:.2f}")

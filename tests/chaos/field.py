@@ -105,13 +105,6 @@ class Blow:
         self.hits = (self.hits or 0) + times
 
 
-def _describe(server: Server) -> str:
-    """Return the name and version that the server tells."""
-    with server.client() as client:
-        info = client.info("server")
-    return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
-
-
 class Field:
     """The servers, proxies and workers of an episode; a context manager."""
 
@@ -152,7 +145,7 @@ class Field:
             proxy = Proxy(server.port)
             self.proxies.append(proxy)
             self._stack.callback(proxy.close)
-        self.server_name = _describe(self.servers[0])
+        self.server_name = self.servers[0].version()
         self.store = Store(self.folder / "store")
         self._stack.callback(self.store.close)
         for _ in range(self.plan.processes):

@@ -143,16 +143,25 @@ class Server:
         with self.client() as client:
             return client.execute_command(*words)
 
+    def version(self) -> str:
+        """Return the name and version that the server tells."""
+        with self.client() as client:
+            info = client.info("server")
+        return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
+
     def calls(self) -> dict[str, int]:
         """Return how often clients called each command since the server started, without the calls of scripts.
 
         `total_commands_processed` and `commandstats` count the calls of scripts as well, on Redis 6.2, Redis 7.0 and
         Valkey 9.1 alike. But no script of relock calls EVALSHA, PING and the like, so the names tell.
         """
+        return {name: count for name, count in self.all_calls().items() if name in CLIENT_COMMANDS}
+
+    def all_calls(self) -> dict[str, int]:
+        """Return how often each command was called since the server started, by clients and by scripts."""
         with self.client() as client:
             statistics = client.info("commandstats")
-        names = {name.removeprefix("cmdstat_"): entry["calls"] for name, entry in statistics.items()}
-        return {name: count for name, count in names.items() if name in CLIENT_COMMANDS}
+        return {name.removeprefix("cmdstat_"): entry["calls"] for name, entry in statistics.items()}
 
     def client_commands(self) -> int:
         """Return how many of these commands clients have sent since the server started: the sum of `calls`."""
@@ -160,8 +169,7 @@ class Server:
 
     def commands(self) -> int:
         """Return how often any command was called since the server started, by clients and by scripts."""
-        with self.client() as client:
-            return sum(entry["calls"] for entry in client.info("commandstats").values())
+        return sum(self.all_calls().values())
 
     def stop(self) -> None:
         """Freeze the server (SIGSTOP)."""
