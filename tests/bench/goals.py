@@ -7,7 +7,7 @@ from typing import Any
 from attrs import frozen
 
 from bench.names import AFRESH, FLOOR, FLOORS, KINDS, LOOP_FLOOR, PERMITS, READER, READERS, RELOCK_TASKS, is_peer
-from bench.rows import Row, cells, middle, of, our_way, waited, where
+from bench.rows import Row, cells, middle, multiple, of, our_way, waited, where
 from relock.cli._bench.words import BARE, ONE_HOP, REENTRY, RELOCK, micros, rate
 
 #: What a pair may take, as a multiple of a peer's. "Level" leaves one part in twenty for the run.
@@ -63,7 +63,7 @@ def _readers(rounds: dict[str, Any]) -> Iterator[Goal]:
 def _ratio(
     what: str, bound: float, ours: float, theirs: float, written: Callable[[float], str] = micros, **more: Any
 ) -> Goal:
-    return Goal(what, bound, ours / theirs, figures=f"{written(ours)} / {written(theirs)}", **more)
+    return Goal(what, bound, multiple(ours, theirs), figures=f"{written(ours)} / {written(theirs)}", **more)
 
 
 # Pairs ----------------------------------------------------------------------------------------------------------------

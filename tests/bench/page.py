@@ -23,7 +23,7 @@ from bench.names import (
     TASKS,
     floor_for,
 )
-from bench.rows import CONDITIONS, Row, cells, middle, our_way, waited, where
+from bench.rows import CONDITIONS, Row, cells, middle, multiple, our_way, waited, where
 from bench.tables import by_workers, pairs_table, strong, table, what_ran
 from relock.cli._bench.words import (
     ALONE,
@@ -65,8 +65,7 @@ def rendered(report: dict[str, Any]) -> str:
     if rows := report.get("handoffs"):
         several = [row for row in rows if row["masters"] > 1]
         parts += ["## Handed over", *PLOTS, *_handed_over(where(rows, masters=1), _conditions)]
-        parts += ["## Handed over, on several masters"]
-        parts += _handed_over(several, lambda row: f"{row['masters']} masters")
+        parts += ["## Handed over, on several masters", *_handed_over(several, lambda row: f"{row['masters']} masters")]
     if waiting := report.get("waiting"):
         parts += [f"## {waiting['threads']:,} threads that wait", _of_threads(waiting)]
     if found := report.get("aio"):
@@ -263,7 +262,7 @@ def _line(
     what: str, found: dict[str, float], pair: tuple[str, str], written: Callable[[float], str], peers: Sequence[str]
 ) -> list[str]:
     own, floor, *others = ("" if name not in found else written(found[name]) for name in (*pair, *peers))
-    return [what, own, floor, ratio(found[pair[0]] / found.get(pair[1], math.nan)), *others]
+    return [what, own, floor, ratio(multiple(found[pair[0]], found.get(pair[1], math.nan))), *others]
 
 
 def for_users(report: dict[str, Any]) -> str:

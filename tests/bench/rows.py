@@ -1,5 +1,6 @@
 """The figures of a report, as its tables, plots and goals ask for them."""
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +12,12 @@ CONDITIONS = ("masters", "placement", "section_ms", "kind", "workers")
 def middle(row: Row, figure: str) -> float:
     """Return the median over the rounds, without those that have no such figure; NaN if none has."""
     values = [one[figure] for one in row["rounds"] if one.get(figure) is not None]
-    return statistics.median(values) if values else float("nan")
+    return statistics.median(values) if values else math.nan
+
+
+def multiple(value: float, floor: float) -> float:
+    """Return how many times the floor's a figure is; NaN if the floor's is zero, because it handed nothing over."""
+    return value / floor if floor else math.nan
 
 
 def where(rows: Iterable[Row], **conditions: Any) -> list[Row]:

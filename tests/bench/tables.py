@@ -8,7 +8,7 @@ from typing import Any
 from bench.goals import PLACES
 from bench.names import FLOORS
 from bench.quiet import STOLEN_MAX
-from bench.rows import Row, contestants, middle, of, stolen, where
+from bench.rows import Row, contestants, middle, multiple, of, stolen, where
 from relock.cli._bench.words import ratio
 
 COMMIT_DIGITS = 10
@@ -93,7 +93,7 @@ def _speed(row: Row, cell: Sequence[Row]) -> str:
     if math.isnan(values[0]):
         return "no hand-off"
     floors = [math.nan if floor is None else middle(floor, figure) for figure in SPEED]
-    multiples = [ratio(value / other) for value, other in zip(values, floors, strict=True)]
+    multiples = [ratio(multiple(value, other)) for value, other in zip(values, floors, strict=True)]
     cells = zip(values, multiples, strict=True)
     return ", ".join(f"{value:,.0f} ({multiple})" if multiple else f"{value:,.0f}" for value, multiple in cells)
 

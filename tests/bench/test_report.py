@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench import machine, page, report
-from bench.names import EVENT
+from bench.names import EVENT, LOOP_HOP, RELOCK_TASKS, TASKS
 
 
 def built(monkeypatch: pytest.MonkeyPatch, options: str, prefix: str) -> None:
@@ -66,6 +66,17 @@ def test_threads_that_wait_for_a_permit_have_a_row_beside_those_that_wait_for_a_
     assert "## 1,000 threads that wait" in text
     assert "| one lock | 6.0 | 0.10% | 3 | 1 | 2 | 1.2 |\n| one permit | 7.0 | 0.10% | 3 | 1 | 2 | 1.2 |" in text
     assert "all had the read lock within 0.25 s." in text
+
+
+def test_a_floor_that_handed_nothing_over_is_no_measure() -> None:
+    """A short run on a busy machine still has tables, with that goal missed."""
+    cell = {"masters": 1, "placement": "split", "kind": TASKS, "workers": 2, "section_ms": 0.0}
+    found = {"seconds": 60, "machine": dict.fromkeys(("cpus", "processor", "system", "load_before"), 1), "versions": {}}
+    rates = {LOOP_HOP: {"handoffs_per_second": 0.0}, RELOCK_TASKS: {"handoffs_per_second": 9.0, "median_us": 5.0}}
+    rows = [{**cell, "contestant": name, "rounds": [{**one, "stolen": 0.0}]} for name, one in rates.items()]
+    text = page.rendered({"aio": {**found, "commit": "0123", "handoffs": rows}})
+    assert "| nan (2 tasks), **missed** | 9/s / 0/s |" in text
+    assert "| **relock, tasks** | 5, 9 |" in text
 
 
 def test_a_part_is_not_published(capsys: pytest.CaptureFixture[str]) -> None:
