@@ -53,7 +53,8 @@ def _measure(kind: str, masters: int, rounds: int) -> dict[str, Any]:
         for placement in placements():
             with placed(servers, placement, programs):
                 rounds_us, found["stolen"][placement] = interleave(pairs, rounds)
-                found["rounds_us"][placement], found["pairs_us"][placement] = rounds_us, medians(rounds_us)
+                found["rounds_us"][placement] = rounds_us
+                found["pairs_us"][placement] = {name: statistics.median(times) for name, times in rounds_us.items()}
                 if kind == LONE and masters > 1:
                     stopped = with_some_stopped(pairs[RELOCK], servers[-STOPPED:])
                     found.setdefault("stopped_us", {})[placement] = stopped
@@ -70,11 +71,6 @@ def interleave(pairs: Mapping[str, Pairs], rounds: int) -> tuple[dict[str, list[
 
 def _round(pairs: Mapping[str, Pairs]) -> dict[str, float]:
     return {name: round(pair.many(PAIRS_PER_ROUND) / PAIRS_PER_ROUND * 1e6, 2) for name, pair in pairs.items()}
-
-
-def medians(times_us: Mapping[str, list[float]]) -> dict[str, float]:
-    """Return each contestant's median over the rounds."""
-    return {name: statistics.median(times) for name, times in times_us.items()}
 
 
 def with_some_stopped(pair: Pairs, servers: Sequence[Server]) -> dict[str, float]:

@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from relock import AsyncClient, Client, Lock, Semaphore
@@ -60,35 +61,6 @@ def threads(how: str, count: int, locks: int, url: str) -> None:
     sys.stdin.read()
 
 
-class Tasks:
-    """The tasks of a process that wait, some of which are cancelled."""
-
-    def __init__(self, client: AsyncClient, count: int, names: list[str]) -> None:
-        self._client, self._event, self._names = client, asyncio.Event(), names
-        self._served = 0
-        self._tasks = [asyncio.create_task(self._wait(number)) for number in range(count)]
-
-    async def _wait(self, number: int) -> None:
-        if not self._names:
-            await self._event.wait()
-            return
-        async with self._client.lock(self._names[number % len(self._names)]):
-            self._served += 1
-
-    def cancel(self) -> float:
-        """Cancel every second task of each lock; return when this began."""
-        began, locks = time.monotonic(), len(self._names)
-        for number, task in enumerate(self._tasks):
-            if number // locks % 2:
-                task.cancel()
-        return began
-
-    async def serve(self) -> tuple[float, int]:
-        """Return when all tasks that were not cancelled have had their turn, and how many had one."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        return time.monotonic(), self._served
-
-
 async def tasks(count: int, locks: int, url: str) -> None:
     """Start the tasks, and follow orders."""
     orders: asyncio.Queue[bytes] = asyncio.Queue()
@@ -96,11 +68,33 @@ async def tasks(count: int, locks: int, url: str) -> None:
     async with AsyncClient(url) as client:
         async with client.lock("awake"):
             pass
-        began = time.monotonic()
-        sleepers = Tasks(client, count, names_of(locks))
+        began, event = time.monotonic(), asyncio.Event()
+        names: list[str | None] = [*names_of(locks)] or [None]
+        waiting = [asyncio.create_task(_wait(client, event, names[number % len(names)])) for number in range(count)]
         _tell(began)
         while order := (await orders.get()).strip():
-            _tell(sleepers.cancel() if b"cancel" in order else await sleepers.serve())
+            if b"cancel" in order:
+                _tell(_cancel(waiting, locks))
+            else:
+                served = await asyncio.gather(*waiting, return_exceptions=True)
+                _tell((time.monotonic(), served.count(True)))
+
+
+async def _wait(client: AsyncClient, event: asyncio.Event, name: str | None) -> bool:
+    """Wait for a turn with the lock of this name, or for the event."""
+    if name is None:
+        return await event.wait()
+    async with client.lock(name):
+        return True
+
+
+def _cancel(waiting: Sequence[asyncio.Task[bool]], locks: int) -> float:
+    """Cancel every second task of each lock; return when this began."""
+    began = time.monotonic()
+    for number, task in enumerate(waiting):
+        if number // locks % 2:
+            task.cancel()
+    return began
 
 
 def main() -> None:
