@@ -260,7 +260,7 @@ def _foreign(name: str, peer: Peer) -> Contestant:
         lambda ports: ForeignPairs(name, ports),
         sends=peer.sends,
         masters=peer.masters,
-        kinds=(LONE, PROCESSES),
+        kinds=peer.kinds,
         polls=True,
         toolchain=peer.toolchain,
     )

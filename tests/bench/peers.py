@@ -14,6 +14,7 @@ from pathlib import Path
 from attrs import asdict, frozen
 from support.spawn import spawn
 
+from bench.names import LONE, PROCESSES
 from relock.cli._bench.crew import Program
 from relock.cli._bench.work import OVERDUE_SECONDS, READY_SECONDS, Job
 
@@ -71,6 +72,7 @@ class Peer:
     toolchain: Toolchain
     sends: frozenset[str]  # the commands that its clients send, without those of their scripts
     masters: tuple[int, ...]
+    kinds: tuple[str, ...] = (LONE, PROCESSES)
 
 
 _SET = frozenset({"set", "evalsha", "eval"})
@@ -83,7 +85,7 @@ PEERS = {
     "redsync (Go)": Peer(GO, _SET, (1, 3, 5)),
     "Redisson lock (Java)": Peer(JAVA, _REDISSON, (1,)),
     "Redisson fair lock (Java)": Peer(JAVA, _REDISSON, (1,)),
-    "Redisson read lock (Java)": Peer(JAVA, _REDISSON, (1,)),
+    "Redisson read lock (Java)": Peer(JAVA, _REDISSON, (1,), kinds=(LONE,)),  # readers hand nothing over
     "Redisson permit (Java)": Peer(JAVA, _REDISSON, (1,)),
 }
 

@@ -14,12 +14,13 @@ import pytest
 from support.servers import Server
 
 from bench import names, scripts
-from bench.contestants import CONTESTANTS
+from bench.contestants import CONTESTANTS, _foreign
 from bench.floors import BareSocket
 from bench.goals import _of_the_family
 from bench.handoffs import Bench, Cell, HandoffPlan
 from bench.machine import servers_started
 from bench.names import LONE, TASKS, THREADS
+from bench.peers import PEERS
 from relock.cli._bench.words import BARE, REENTRY, RELOCK
 
 PAIRS = 3
@@ -54,6 +55,11 @@ def test_peers_are_measured_with_as_many_masters_as_they_work_with() -> None:
     redlock = CONTESTANTS["redlock-py"]
     assert (redlock.has_pairs(1, LONE), redlock.has_pairs(5, LONE)) == (False, True)
     assert (redlock.hands_over(1, "processes", 2), redlock.hands_over(3, "processes", 2)) == (False, True)
+
+
+def test_readers_of_a_peer_hand_nothing_over() -> None:
+    readers = _foreign("Redisson read lock (Java)", PEERS["Redisson read lock (Java)"])
+    assert (readers.has_pairs(1, LONE), readers.hands_over(1, "processes", 2)) == (True, False)
 
 
 ON_LOOPS = [name for name, one in CONTESTANTS.items() if one.kinds == (TASKS,) and name != names.RELOCK_THREADS]
