@@ -6,7 +6,7 @@
 --   client   text  the client that the message is for
 --   message  text  the message
 -- RETURNS
---   told  now_us heard  so many clients received the message; 0 also if the server refuses to say
+--   told  now_us heard  so many clients received the message; -1 if the server does not say
 -- WRITES
 --   none
 -- PUBLISHES
@@ -23,4 +23,5 @@ local lock = KEYS[1]
 local client = ARGV[1]
 local message = ARGV[2]
 
-return { 'told', now_us, tell(string.match(lock, '^([^{]*:){'), client, message) }
+local heard = tell(string.match(lock, '^([^{]*:){'), client, message)
+return { 'told', now_us, publish_counts and heard or -1 }

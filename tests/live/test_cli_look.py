@@ -51,6 +51,8 @@ def test_status_of_a_free_lock(server: Server, name: str) -> None:
         "token": None,
         "readers": [],
         "queue": [],
+        "deadlocks": [],
+        "silent": [],
     }
     assert "nobody" in relock("status", name, nodes=server.url).stdout
 

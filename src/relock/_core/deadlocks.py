@@ -217,9 +217,14 @@ def cycle_of(ring: Ring) -> Cycle:
     )
 
 
+def texts_of(cycle: Cycle) -> list[str]:
+    """Return a ring in words, one text for each wait."""
+    return [f"{waiter} waits for {lock!r}, which {holder} has" for lock, waiter, holder in cycle]
+
+
 def deadlock_error(victim: Edge, cycle: Cycle) -> DeadlockError:
     """Return the error for the wait of the `victim`."""
-    waits = "; ".join(f"{waiter} waits for {lock!r}, which {holder} has" for lock, waiter, holder in cycle)
+    waits = "; ".join(texts_of(cycle))
     return DeadlockError(
         f"waiting for {victim.lock!r} would never end: {waits}; take these locks together by lock_all, or always in "
         "the same order",

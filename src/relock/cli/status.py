@@ -1,12 +1,15 @@
 """``relock status``: the holders of a lock or a semaphore and their waiters, or the parties at a latch."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from relock import LatchInfo, LockInfo, SemaphoreInfo
+from relock._core.deadlocks import texts_of
 from relock._options import LIMIT_MAX
+from relock._rings import ANSWER_SECONDS, Found, find_rings
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import print_json, printable
 
@@ -19,6 +22,9 @@ it is that of the holders and waiters, unless an operator has set another one.
 With --latch, NAME is a latch: show which parties have arrived, and how many are missing.
 
 The times are seconds. A lock of another library has no owner that relock can name.
+
+If callers wait for the lock, the clients of its holders are asked for what these wait, and so on: a ring of callers
+that wait for each other is shown. A client that does not answer within 5 s is named.
 """
 
 
@@ -37,14 +43,18 @@ def status(name: str, semaphore: bool, latch: bool, where: Where, as_json: bool)
             _show_latch(client.latch(name, LIMIT_MAX).info(), as_json)
             return
         info = client.semaphore(name, LIMIT_MAX).info() if semaphore else client.info(name)
+        is_ring_possible = isinstance(info, LockInfo) and info.queue and info.holders
+        found = find_rings(client._session, name) if is_ring_possible else None
     if as_json:
-        print_json(_semaphore_as_json(info) if isinstance(info, SemaphoreInfo) else _as_json(info))
+        print_json(_semaphore_as_json(info) if isinstance(info, SemaphoreInfo) else _as_json(info, found))
     else:
         lines = _semaphore_lines(info) if isinstance(info, SemaphoreInfo) else _lines(info)
-        click.echo("\n".join(f"{label:<12}{printable(text)}" for label, text in [*lines, *_queue(info.queue)]))
+        lines += [*_queue(info.queue), *_rings(found)]
+        click.echo("\n".join(f"{label:<12}{printable(text)}" for label, text in lines))
 
 
-def _as_json(info: LockInfo) -> dict[str, Any]:
+def _as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
+    cycles, silent = found or ((), ())
     return {
         "name": info.name,
         "kind": info.kind,
@@ -58,6 +68,10 @@ def _as_json(info: LockInfo) -> dict[str, Any]:
             for reader in info.readers
         ],
         "queue": list(info.queue),
+        "deadlocks": [
+            [{"lock": lock, "waiter": waiter, "holder": holder} for lock, waiter, holder in c] for c in cycles
+        ],
+        "silent": list(silent),
     }
 
 
@@ -126,3 +140,16 @@ def _semaphore_lines(info: SemaphoreInfo) -> list[tuple[str, str]]:
 def _queue(queue: tuple[str, ...]) -> list[tuple[str, str]]:
     count = f"{len(queue)} waiting" if queue else "nobody waits"
     return [("queue", count), *(("", f"{place}. {waiter}") for place, waiter in enumerate(queue, 1))]
+
+
+def _rings(found: Found | None) -> Iterator[tuple[str, str]]:
+    """Yield the rings, and the holders whose clients did not answer; nothing if there was no reason to ask."""
+    if found is None:
+        return
+    for cycle in found.cycles:
+        yield "deadlock", f"{len(cycle)} callers wait for each other"
+        yield from (("", text) for text in texts_of(cycle))
+    if not found.cycles:
+        not_all = f"not known: not every client has answered within {ANSWER_SECONDS:g} s"
+        yield "deadlock", not_all if found.silent else "none"
+    yield from (("no answer", owner) for owner in found.silent)

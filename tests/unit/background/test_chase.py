@@ -2,13 +2,14 @@
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from queue import Empty
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from relock import Deadlocked, DeadlockError, Event
+from relock import Deadlocked, DeadlockError, Event, QuorumError
 from relock._core.book import Book
 from relock._core.call_record import CallRecord
 from relock._core.deadlocks import RING_MAX
@@ -21,6 +22,7 @@ from relock._core.quorum import Grant
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import Owner, as_reader, client_name, is_reader, named
+from relock._rings import ANSWER_SECONDS, Found, ask_twice
 from relock._runtime.background.chase import CONFIRM_SECONDS, HOLDERS_MAX, PAUSE_SECONDS, REPEAT_SECONDS, Chase
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.machine import THREADS
@@ -91,7 +93,8 @@ class World:
     def _reply(self, call: Call) -> Any:
         holders = self.holders.get(call.keys.name, [])
         if call.script.name == "notify":
-            return [b"told", 1, 1]
+            client = unpack_arguments(call.own)[0].decode()
+            return [b"told", 1, sum(client in one.names for one in self.clients.values())]
         if not holders:
             return [b"free", 1, 0, []]
         if is_reader(holders[0]):
@@ -538,6 +541,21 @@ def test_a_client_does_not_answer_for_a_hold_that_was_released() -> None:
     assert answers(ring) == []
 
 
+@pytest.mark.parametrize("lock", [b"x1", b"a lock", b"a\nb", b"\xc3\xa4"])
+def test_a_client_that_is_asked_for_any_answer_says_that_its_caller_does_not_wait(lock: bytes) -> None:
+    """The question names the lock of the hold, which may have ended."""
+    world = World()
+    you = world.client("you")
+    hold = you.hold("x1", THREAD)
+    for asked in (hold.owner, b"you:77"):
+        you.chase.hear(b"ask op op.1 %b %b" % (asked, lock))
+        assert world.posts.pop() == ("op", b"wait op.1 %b -" % asked)
+    you.wait("y", THREAD, ticket=7)
+    you.chase.hear(b"ask op op.2 %b %b" % (hold.owner, lock))
+    (told,) = world.words(b"wait")[2:]
+    assert told.endswith(b" 7 11 y"), "a wait is told as ever"
+
+
 def test_a_closed_client_neither_answers_nor_asks_nor_finds() -> None:
     ring = Ring()
     ring.world.round(ring.first)
@@ -605,11 +623,13 @@ def test_the_first_answer_for_a_hold_counts() -> None:
         b"ask ",
         b"ask  a b c",
         b"ask a b",
-        b"ask a b c d",
+        b"ask a b c ",
         b"ask a b %b\n",
         b"asks a b %b",
         b"wait",
         b"wait c0.1 %b",
+        b"wait c0.1 %b -",
+        b"wait c0.1 %b - x",
         b"wait c0.1 %b you:1 11 11 ",
         b"wait c0.1 %b you:1 x 11 z",
         b"wait c0.1 %b you:1 -1 11 z",
@@ -873,6 +893,206 @@ def test_the_masters_may_name_a_holder_that_has_gone() -> None:
     ring.find(ring.first)
     assert ring.first.told() == []
     assert ring.first.planned == []
+
+
+# An operator ----------------------------------------------------------------------------------------------------------
+
+
+class Operator(Client):
+    """Client of an operator's command, which neither holds nor waits.
+
+    Attributes:
+        frozen: the clients that hear and do not answer.
+        rounds: the rounds that were begun.
+        before_second: does something before the first question of the second round comes to the clients.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "op", AFTER)
+        world.clients["op"] = self
+        self.quorum = world.masters // 2 + 1
+        self.heard: deque[bytes] = deque()
+        self.frozen: set[str] = set()
+        self.rounds: list[bytes] = []
+        self.before_second: Callable[[], object] = int
+        self.chase = SimpleNamespace(hear=self.heard.append)  # type: ignore[assignment]
+
+    def get(self, timeout: float) -> bytes:
+        """Return the next answer, as a queue does."""
+        assert 0.0 <= timeout <= ANSWER_SECONDS
+        self.world.posts = deque(post for post in self.world.posts if post[0] not in self.frozen)
+        for _, message in self.world.posts:
+            if message.split()[2] not in self.rounds:
+                self.rounds.append(message.split()[2])
+                if len(self.rounds) == 2:
+                    self.before_second()
+        self.world.deliver()
+        if not self.heard:
+            raise Empty
+        return self.heard.popleft()
+
+    def look(self, lock: str) -> Found:
+        """Return what an operator finds."""
+        session, answers = cast("Any", self), cast("Any", self)
+        return ask_twice(session, b"op", lock, answers)
+
+
+@pytest.mark.parametrize("masters", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"deadlock": "report"}], ids=["raise", "report"])
+@pytest.mark.parametrize("length", [2, 3, 5])
+def test_an_operator_sees_a_ring_from_each_of_its_locks(length: int, options: dict[str, Any], masters: int) -> None:
+    ring = Ring(length, masters, **options)
+    operator = Operator(ring.world)
+    for first in range(length):
+        order = [(first + number) % length for number in range(length)]
+        assert operator.look(f"x{first}").silent == ()
+        (cycle,) = operator.look(f"x{first}").cycles
+        assert cycle == tuple(
+            (f"x{one}", ring.waiters[one - 1].owner.decode(), ring.holds[one].owner.decode()) for one in order
+        )
+
+
+def test_an_operator_ends_no_wait_and_nothing_is_reported() -> None:
+    ring = Ring()
+    assert Operator(ring.world).look("x0").cycles
+    assert errors(*ring.waiters) == [False, False]
+    assert [client.events for client in ring.clients] == [[], []]
+    assert {call.script.name for ask in ring.world.asks for call in ask.calls} == {"inspect", "notify"}
+
+
+def test_an_operator_sees_a_ring_that_has_no_victim_and_that_no_client_looks_for() -> None:
+    ring = Ring(deadlock="report")
+    for client in ring.clients:
+        client.options = ClientOptions(deadlock_after=None)
+    assert len(Operator(ring.world).look("x1").cycles) == 1
+
+
+def test_an_operator_sees_a_ring_among_the_callers_of_one_client() -> None:
+    world = World()
+    client = world.client("me")
+    for who, mine, wanted in ((THREAD, "a", "b"), (OTHER, "b", "a")):
+        client.hold(mine, who)
+        client.wait(wanted, who)
+    (cycle,) = Operator(world).look("b").cycles
+    assert [lock for lock, _, _ in cycle] == ["b", "a"]
+
+
+def test_an_operator_sees_a_ring_for_which_a_holder_waits_without_being_in_it() -> None:
+    ring = Ring()
+    behind = ring.world.client("behind")
+    behind.hold("z", THREAD)
+    behind.wait("x0", THREAD)
+    (cycle,) = Operator(ring.world).look("z").cycles
+    assert sorted(lock for lock, _, _ in cycle) == ["x0", "x1"]
+
+
+def test_an_operator_sees_each_of_several_rings() -> None:
+    """A writer waits for two readers, each of which waits for it."""
+    world = World()
+    writer, readers = world.client("writer"), [world.client("one"), world.client("two")]
+    writer.hold("x", THREAD)
+    for reader in readers:
+        reader.hold("shared", as_reader(THREAD))
+        reader.wait("x", THREAD)
+    writer.wait("shared", THREAD)
+    operator = Operator(world)
+    assert len(operator.look("shared").cycles) == len(operator.look("x").cycles) == 2
+
+
+def test_an_operator_sees_no_ring_where_a_holder_does_not_wait() -> None:
+    ring = Ring()
+    ring.last.end(ring.waiters[-1])
+    operator = Operator(ring.world)
+    assert operator.look("x0") == operator.look("x1") == ((), ())
+    assert len(operator.rounds) == 2, "one for each look"
+
+
+def test_a_ring_that_is_gone_in_the_second_round_is_none() -> None:
+    ring = Ring()
+    operator = Operator(ring.world)
+    operator.before_second = lambda: ring.last.end(ring.waiters[-1])
+    assert operator.look("x0") == ((), ())
+    assert len(operator.rounds) == 2
+
+
+def test_another_ring_in_the_second_round_is_none() -> None:
+    """A caller gave up, and waits again."""
+    ring = Ring()
+    operator = Operator(ring.world)
+
+    def wait_again() -> None:
+        ring.last.end(ring.waiters[-1])
+        ring.last.wait("x0", THREAD, ticket=99)
+
+    operator.before_second = wait_again
+    assert operator.look("x0") == ((), ())
+    assert len(operator.look("x0").cycles) == 1
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_client_that_listens_and_does_not_answer_is_named(which: int) -> None:
+    ring = Ring()
+    operator = Operator(ring.world)
+    operator.frozen = {f"c{which}"}
+    assert operator.look("x0") == ((), (ring.holds[which].owner.decode(),))
+
+
+def test_a_ring_is_seen_beside_a_client_that_does_not_answer() -> None:
+    world = World()
+    me, you, frozen = (world.client(name) for name in ("me", "you", "frozen"))
+    me.hold("x", THREAD)
+    for client in (you, frozen):
+        client.hold("shared", as_reader(THREAD))
+    me.wait("shared", THREAD)
+    you.wait("x", THREAD)
+    operator = Operator(world)
+    operator.frozen = {"frozen"}
+    found = operator.look("x")
+    assert len(found.cycles) == 1
+    assert [name.partition(":")[0] for name in found.silent] == ["frozen"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_silent"),
+    [
+        ([0, 0, 0], False),
+        ([0, 0, SILENT], False),
+        ([0, SILENT, SILENT], True),
+        ([0, 0, 1], True),
+        ([0, -1, SILENT], True),
+    ],
+)
+def test_a_client_that_listens_to_no_master_does_not_wait_if_a_quorum_says_so(
+    counts: list[Any], is_silent: bool
+) -> None:
+    """A master may be unable to say it."""
+    world = World(3)
+    world.holders["x"] = [b"gone:1"]
+    operator, reply, said = Operator(world), world._reply, iter(counts)
+
+    def answer(call: Call) -> Any:
+        if call.script.name != "notify":
+            return reply(call)
+        count = next(said)
+        return SILENT if count is SILENT else [b"told", 1, count]
+
+    world._reply = answer  # type: ignore[method-assign]
+    assert operator.look("x") == ((), ("gone:1",) if is_silent else ())
+
+
+def test_more_holders_than_an_operator_asks_for_are_named() -> None:
+    world = World()
+    you = world.client("you")
+    for number in range(HOLDERS_MAX + 2):
+        you.hold("shared", as_reader(Owner(number, None, None)))
+    assert len(Operator(world).look("shared").silent) == 2
+
+
+def test_an_operator_gets_an_error_if_too_few_masters_answer() -> None:
+    ring = Ring(masters=3)
+    ring.world.silent = {0, 1}
+    with pytest.raises(QuorumError, match="x0"):
+        Operator(ring.world).look("x0")
 
 
 # The janitor ----------------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
-"""Chase: the search for deadlocks whose callers belong to several clients. Only the janitor's thread calls this.
+"""Chase: the search for deadlocks whose callers belong to several clients. Only the janitor's thread uses a `Chase`.
 
 An edge of a ring (see `relock._core.deadlocks`) is known to one client only. So a client whose caller has waited for
 long, and holds another lock, asks for the others. It asks the masters for the holder of the lock that the caller waits
 for. Then it asks the client in that holder's name, by ``ask``, for which lock the holder waits. A client whose caller
-waits answers by ``wait``; any other one says nothing. The answer names the next lock, and so on. This is one *round*,
-in which each lock is looked at once, and each holder asked for once. The edges are chased as by Chandy, Misra and Haas
-in "Distributed Deadlock Detection" (ACM Transactions on Computer Systems, 1983), but by questions of one client.
+waits answers by ``wait``. Any other one says nothing, unless an operator asks (`relock._rings`). The answer names the
+next lock, and so on. This is one *round*, in which each lock is looked at once, and each holder asked for once. The
+edges are chased as by Chandy, Misra and Haas in "Distributed Deadlock Detection" (ACM Transactions on Computer Systems,
+1983), but by questions of one client.
 
 A ring that a round has found may be none: its edges were seen at different moments. If the next round finds the same
 ring, it was a deadlock. Each hold and each call has a name of its own, so one that has ended never comes back. Thus
@@ -17,9 +18,9 @@ itself, and only the victim's own client ends the victim's wait.
 
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from relock._core.deadlocks import Edge, end_ring, find_ring, own_edges
+from relock._core.deadlocks import Edge, Ring, end_ring, find_ring, own_edges
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows import inspect
 from relock._core.flows.ask import nth_of_each
@@ -36,13 +37,92 @@ CONFIRM_SECONDS = 0.01  # from a new ring to the round that confirms it
 HOLDERS_MAX = 100  # questions in one round
 HEARD_KEPT = 4 * HOLDERS_MAX  # questions that are known when another master brings them once more
 
-_ASK = re.compile(rb"ask ([^ ]+) ([^ ]+) ([^ ]+)")  # the client that asks, the round, the hold
+_ASK = re.compile(  # the client that asks, the round, the hold; its lock if each client shall answer
+    rb"ask ([^ ]+) ([^ ]+) ([^ ]+)(?: (.+))?", re.DOTALL
+)
 _WAIT = re.compile(  # the round, the hold, the wait, its ticket, whether it is sure, whether it may raise, the lock
-    rb"wait ([^ ]+) ([^ ]+) ([^ ]+) ([0-9]{1,16}) ([01])([01]) (.+)", re.DOTALL
+    rb"wait ([^ ]+) ([^ ]+) (?:-|([^ ]+) ([0-9]{1,16}) ([01])([01]) (.+))", re.DOTALL
 )
 
 Key = frozenset[tuple[bytes, bytes, str, int]]
 """Holds, waits, locks and tickets of a ring, which are the same wherever one begins to read it."""
+
+
+class Round:
+    """One round of questions: what became known in it.
+
+    Attributes:
+        edges: the edges that are known, by hold.
+        holders: the holds of the locks that were looked at.
+        asked: the holds for which a client was asked.
+        idle: the holds whose owners wait for no lock, as far as clients say so.
+        unread: the replies of the masters for each lock for which too few answered.
+    """
+
+    def __init__(self, session: SessionView, name: bytes) -> None:
+        self._session = session
+        self._name = name
+        self.edges: dict[bytes, Edge] = {}
+        self.holders: dict[str, Sequence[bytes]] = {}
+        self.asked: set[bytes] = set()
+        self.idle: set[bytes] = set()
+        self.unread: dict[str, inspect.MasterReplies] = {}
+
+    def explore(self, wanted: Iterable[str], own: Mapping[bytes, Edge]) -> list[tuple[str, bytes]]:
+        """Look at the locks that are `wanted`, or that edges wait for; go on with `own`, this client's edges.
+
+        Return the holds for which other clients must be asked now, each with its lock.
+        """
+        wanted, questions = {*wanted, *(edge.lock for edge in self.edges.values())}, []
+        while locks := sorted(wanted - self.holders.keys()):
+            self._look(locks)
+            wanted.clear()
+            for lock, hold in [(one, hold) for one in locks for hold in self.holders[one]]:
+                if hold in own:
+                    self.edges[hold] = own[hold]
+                    wanted.add(own[hold].lock)
+                elif len(self.asked) < HOLDERS_MAX:
+                    self.asked.add(hold)
+                    questions.append((lock, hold))
+        return questions
+
+    def _look(self, names: Sequence[str]) -> None:
+        """Ask the masters for the holders of the locks with these `names`."""
+        script = load("inspect")
+        calls = tuple(script.call(lock_keys(self._session.prefix, name), limit=1) for name in names)
+        answers = send(self._session, calls, is_answered)
+        for i, name in enumerate(names):
+            replies = nth_of_each(answers, i)
+            info = inspect.agree(name, replies)
+            self.holders[name] = [holder.owner.encode() for holder in info.holders] if info else []
+            if info is None:
+                self.unread[name] = replies
+
+    def question(self, asker: bytes, lock: str, hold: bytes, *more: bytes) -> Call:
+        """Return the question of the client `asker` for what the owner of a hold of this `lock` waits."""
+        return message(self._session, lock, client_name(hold), b"ask", asker, self._name, hold, *more)
+
+    def learn(self, words: bytes) -> bool:
+        """Take in the answer to a question of this round; return whether another edge is known by it."""
+        told = _WAIT.fullmatch(words)
+        if told is None or told[1] != self._name or told[2] not in self.asked or told[2] in self.edges:
+            return False
+        _, hold, waiter, ticket, is_sure, may_raise, lock = told.groups()
+        if waiter is None:
+            self.idle.add(hold)
+            return False
+        name = lock.decode(errors="replace")
+        self.edges[hold] = Edge(hold, waiter, name, int(ticket), is_sure == b"1", may_raise == b"1")
+        return True
+
+    def rings(self, waits: Sequence[Edge]) -> dict[Key, Ring]:
+        """Return the rings through these `waits` that are known; each begins with the first of its waits here."""
+        edges, rings = self.edges | {wait.hold: wait for wait in waits}, dict[Key, Ring]()
+        for wait in waits:
+            ring = find_ring(edges, self.holders, wait.waiter)
+            if ring is not None:
+                rings.setdefault(frozenset((edge.hold, edge.waiter, edge.lock, edge.order) for edge in ring), ring)
+        return rings
 
 
 class Chase:
@@ -58,9 +138,7 @@ class Chase:
         self._began_at = NEVER  # when the last round began
         self._confirms_at = FOREVER  # when a round is due that may confirm a ring
         self._number = 0
-        self._edges: dict[bytes, Edge] = {}  # of this round, by hold
-        self._holders: dict[str, Sequence[bytes]] = {}  # of the locks that this round has looked at
-        self._asked: set[bytes] = set()  # the holds for which this round has asked
+        self._round = Round(session, b"")
         self._found: set[Key] = set()
         self._found_before: set[Key] = set()  # by the round before
         self._heard: deque[bytes] = deque(maxlen=HEARD_KEPT)  # the latest questions of other clients
@@ -84,26 +162,20 @@ class Chase:
         self._began_at, self._confirms_at = now, FOREVER
         self._number += 1
         self._found_before, self._found = self._found, set()
-        self._edges, self._holders, self._asked = {}, {}, set()
+        self._round = Round(self._session, b"%b.%d" % (self._session.client_id.encode(), self._number))
         self._explore()
 
     def hear(self, message: bytes) -> None:
         """Act on a question, or an answer, of another client."""
         if self._session.closed:
             return
-        asked, told = _ASK.fullmatch(message), _WAIT.fullmatch(message)
-        if asked is not None and message not in self._heard:
+        asked = _ASK.fullmatch(message)
+        if asked is None:
+            if self._round.learn(message):
+                self._explore()
+        elif message not in self._heard:
             self._heard.append(message)
             self._answer(*asked.groups())
-        elif told is not None and told[1] == self._round and told[2] in self._asked and told[2] not in self._edges:
-            _, hold, waiter, ticket, is_sure, may_raise, lock = told.groups()
-            edge = Edge(hold, waiter, lock.decode(errors="replace"), int(ticket), is_sure == b"1", may_raise == b"1")
-            self._edges[hold] = edge
-            self._explore()
-
-    @property
-    def _round(self) -> bytes:
-        return b"%b.%d" % (self._session.client_id.encode(), self._number)
 
     def _own(self) -> dict[bytes, Edge]:
         """Return the edges of this client's callers that have a place in a queue, in the order of their tickets."""
@@ -115,21 +187,22 @@ class Chase:
                 edges[hold] = edge._replace(order=tickets[0], may_raise=edge.may_raise and looks)
         return edges
 
-    def _answer(self, asker: bytes, number: bytes, hold: bytes) -> None:
+    def _answer(self, asker: bytes, number: bytes, hold: bytes, its_lock: bytes | None) -> None:
         edge = self._own().get(hold)
+        lock, words = its_lock, [b"-"]
         if edge is not None:
-            words = (number, hold, edge.waiter, b"%d" % edge.order, b"%d%d" % (edge.is_sure, edge.may_raise))
-            self._send([self._message(edge.lock, asker, b" ".join((b"wait", *words, edge.lock.encode())))], _is_told)
-
-    # One round ------------------------------------------------------------------------------------------------------
+            lock = edge.lock.encode()
+            words = [edge.waiter, b"%d" % edge.order, b"%d%d" % (edge.is_sure, edge.may_raise), lock]
+        if lock is not None:
+            about = lock.decode(errors="replace")
+            send(self._session, [message(self._session, about, asker, b"wait", number, hold, *words)], _is_told)
 
     def _explore(self) -> None:
         """Look at the locks that edges wait for, and ask for the edges of their holders, until all is known or asked.
 
         Then end the waits of the rings that are known.
         """
-        own, questions = self._own(), list[Call]()
-        after = self._session.deadlock_after
+        own, after = self._own(), self._session.deadlock_after
         old = [edge for edge in own.values() if edge.since + after <= self._began_at]  # rounded as in `next_at`
         if not old:
             return
@@ -137,38 +210,13 @@ class Chase:
         # An event loop may stand still, and threads hear for themselves.
         own_name = self._session.client_id.encode()
         asker = own_name if own_name in askers else next(iter(askers))
-        wanted = {edge.lock for edge in (*old, *self._edges.values())}
-        while locks := sorted(wanted - self._holders.keys()):
-            self._look(locks)
-            wanted.clear()
-            for lock, hold in [(one, hold) for one in locks for hold in self._holders[one]]:
-                if hold in own:
-                    self._edges[hold] = own[hold]
-                    wanted.add(own[hold].lock)
-                elif len(self._asked) < HOLDERS_MAX:
-                    self._asked.add(hold)
-                    words = b" ".join((b"ask", asker, self._round, hold))
-                    questions.append(self._message(lock, client_name(hold), words))
-        self._send(questions, _is_told)
+        questions = self._round.explore([edge.lock for edge in old], own)
+        send(self._session, [self._round.question(asker, *one) for one in questions], _is_told)
         self._judge(old)
-
-    def _look(self, names: Sequence[str]) -> None:
-        """Ask the masters for the holders of the locks with these `names`."""
-        session, script = self._session, load("inspect")
-        calls = tuple(script.call(lock_keys(session.prefix, name), limit=1) for name in names)
-        answers = self._send(calls, _is_answered)
-        for i, name in enumerate(names):
-            info = inspect.agree(name, nth_of_each(answers, i))
-            self._holders[name] = [holder.owner.encode() for holder in info.holders] if info else []
 
     def _judge(self, waits: Sequence[Edge]) -> None:
         """End each ring through one of the `waits` that the round before has found as well; note new ones."""
-        edges = self._edges | {wait.hold: wait for wait in waits}
-        for wait in waits:
-            ring = find_ring(edges, self._holders, wait.waiter)
-            if ring is None:
-                continue
-            key = frozenset((edge.hold, edge.waiter, edge.lock, edge.order) for edge in ring)
+        for key, ring in self._round.rings(waits).items():
             if key in self._found_before:
                 end_ring(self._session, ring)
             elif key not in self._found:
@@ -176,20 +224,24 @@ class Chase:
                 self._plan(self._confirms_at)
             self._found.add(key)
 
-    # Requests -------------------------------------------------------------------------------------------------------
 
-    def _message(self, lock: str, client: bytes, words: bytes) -> Call:
-        return load("notify").call(lock_keys(self._session.prefix, lock), client=client, message=words)
-
-    def _send(self, calls: Sequence[Call], is_certain: Callable[[Sequence[Answer]], bool]) -> list[Answer]:
-        """Send `calls` to all masters, and wait for their answers until `is_certain`."""
-        session = self._session
-        if not calls:
-            return []
-        return session.ask_shielded(Ask(tuple(calls), session.clock() + session.node_timeout, is_certain))
+# Requests -------------------------------------------------------------------------------------------------------------
 
 
-def _is_answered(answers: Sequence[Answer]) -> bool:
+def message(session: SessionView, lock: str, client: bytes, *words: bytes) -> Call:
+    """Return the call that brings a message about this `lock` to a client."""
+    return load("notify").call(lock_keys(session.prefix, lock), client=client, message=b" ".join(words))
+
+
+def send(session: SessionView, calls: Sequence[Call], is_certain: Callable[[Sequence[Answer]], bool]) -> list[Answer]:
+    """Send `calls` to all masters, and wait for their answers until `is_certain`."""
+    if not calls:
+        return []
+    return session.ask_shielded(Ask(tuple(calls), session.clock() + session.node_timeout, is_certain))
+
+
+def is_answered(answers: Sequence[Answer]) -> bool:
+    """Return whether a quorum has answered."""
     replied = sum(not isinstance(answer[-1], Failure) for answer in answers)
     return replied >= quorum_of(len(answers))
 
