@@ -1,5 +1,6 @@
 """Clients that live and cannot act: how the simulator stops them, and how long the referee lets the lock wait."""
 
+import asyncio
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -214,6 +215,26 @@ def test_a_loop_that_is_stopped_does_not_run_until_it_is_run_again(game: Game) -
     process.end()
     assert [is_running for is_running, _ in turned] == [False, False, True, True, True, True]
     assert turned[2][1] == pytest.approx(5.0, abs=0.01)
+
+
+def test_the_task_of_a_loop_that_waits_is_no_current_task_for_others(game: Game) -> None:
+    """CPython 3.14 refuses a second current task in one real thread, in which all virtual loops run."""
+    process = Process(game.world, "client")
+    waiting, other = VirtualLoop(process), VirtualLoop(process)
+    seen: list[asyncio.Task[None] | None] = []
+
+    async def wait() -> None:
+        process.sleep(5.0)
+        seen.append(asyncio.current_task())
+
+    async def look() -> None:
+        seen.append(asyncio.current_task(waiting))
+
+    task = waiting.create_task(wait())
+    game.world.after(1.0, lambda: other.call_soon_threadsafe(lambda: other.create_task(look())))
+    game.pass_time(10.0)
+    process.end()
+    assert (seen, game.world.errors) == ([None, task], [])
 
 
 def test_all_threads_of_a_client_that_gets_stuck_wait_and_two_others_can_act(monkeypatch: pytest.MonkeyPatch) -> None:

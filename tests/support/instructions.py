@@ -29,6 +29,14 @@ def is_any(_: CodeType) -> bool:
     return True
 
 
+def is_closing(frame: FrameType) -> bool:
+    """Return whether a generator expression is being closed, after its last yield.
+
+    Python drops an exception there, and looks for no signal. CPython 3.14 reports the instruction, which has no line.
+    """
+    return frame.f_code.co_name == "<genexpr>" and frame.f_lineno is None
+
+
 def points(total: int, seed: int, count: int) -> range:
     """Return about `count` numbers of instructions to raise at, which the seed chooses."""
     step = max(1, total // count)
@@ -75,7 +83,7 @@ class Strike:
         if frame.f_code is Strike.__exit__.__code__ or not self._within(frame.f_code):
             return None
         frame.f_trace_opcodes = True  # beside its lines: without those, CPython 3.13 reports no opcodes in a first call
-        if event == "opcode":
+        if event == "opcode" and not is_closing(frame):
             self.count += 1
             if self.count == self._raise_at:
                 self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"

@@ -4,7 +4,7 @@ A `Process` is one client's machine: its clock runs at a rate of its own, and it
 suspend, or crash. A `Task` is one of its threads. A `Parking` is one wait of one task; a task waits in no other way.
 """
 
-from asyncio import _set_running_loop
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -239,6 +239,26 @@ def current_task() -> Task:
     return task
 
 
+def _leave_loop() -> tuple[asyncio.AbstractEventLoop | None, "asyncio.Task[Any] | None"]:
+    """Take the running loop and its current task off the real thread, which others use, too; return both."""
+    loop = running_loop()
+    if loop is None:
+        return None, None
+    task = asyncio.current_task(loop)
+    if task is not None:
+        asyncio._leave_task(loop, task)
+    asyncio._set_running_loop(None)
+    return loop, task
+
+
+def _enter_loop(loop: asyncio.AbstractEventLoop | None, task: "asyncio.Task[Any] | None") -> None:
+    """Undo `_leave_loop`. From CPython 3.14 on a thread has one current task, before it had one for each loop."""
+    if loop is not None:
+        asyncio._set_running_loop(loop)
+        if task is not None:
+            asyncio._enter_task(loop, task)
+
+
 class Parking:
     """One wait of one task: for a wake-up, or for a while."""
 
@@ -265,17 +285,14 @@ class Parking:
             self._event = process.world.after(seconds / process.rate, self._go_on)
         elif not self._task.waits_without_timer:
             raise DeadlockError(f"{self._task.name} waits without a timer")
-        loop = running_loop()
-        if loop is not None:
-            _set_running_loop(None)  # other tasks use the same real thread
+        step = _leave_loop()
         try:
             handler = process.world.switch()
             while handler:
                 handler = self._handle(handler)
         finally:
             self._is_open = False  # an interrupt may have ended the wait
-            if loop is not None:
-                _set_running_loop(loop)
+            _enter_loop(*step)
         if process.is_dead:
             raise GreenletExit
         return self.woken
