@@ -1,10 +1,14 @@
-"""The scripts and the plugin for pytest are found after each installation: from a wheel, an archive, or editable."""
+"""The archives of a release: what they have, and that it is found after each installation."""
 
+import email
+import os
+import re
 import subprocess
 import sys
 import tarfile
 import venv
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -76,6 +80,40 @@ def test_the_source_archive_has_the_tests_and_the_pages_but_not_the_results_of_l
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"tests/conftest.py", "docs/results/benchmark.md", "docs/results/plots/rate.svg"} <= names
     assert [name for name in names if name.startswith("docs/") and name.endswith(".json")] == []
+
+
+def test_the_page_on_the_package_index_has_no_relative_link(archives: Path) -> None:
+    with zipfile.ZipFile(next(archives.glob("*.whl"))) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(wheel.read(name))
+    page = metadata.get_payload()
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert isinstance(page, str)
+    targets = re.findall(r"\]\(([^)]+)\)", page)
+    assert len(targets) == len(re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())) > 20
+    assert [target for target in targets if not target.startswith("https://")] == []
+
+
+@pytest.mark.long
+def test_the_archives_are_the_same_however_they_are_built(archives: Path, tmp_path: Path) -> None:
+    """Build once more from the source archive: in another folder, at another time, with files that are private."""
+    with tarfile.open(next(archives.glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    for path in [source, *source.rglob("*")]:
+        path.chmod(0o700 if path.is_dir() else 0o600)
+        os.utime(path, (1e9, 1e9))
+    build = [sys.executable, "-m", "build", "-o", str(tmp_path / "dist"), str(source)]
+    subprocess.run(build, check=True, capture_output=True, umask=0o077)
+    again = {path.name: path.read_bytes() for path in (tmp_path / "dist").iterdir()}
+    assert {path.name: path.read_bytes() for path in archives.iterdir()} == again
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_spec("twine") is None, reason="twine is not installed; tox -e package brings it")
+def test_the_package_index_can_show_the_archives(archives: Path) -> None:
+    check = [sys.executable, "-m", "twine", "check", "--strict", *map(str, archives.iterdir())]
+    subprocess.run(check, check=True)
 
 
 def test_the_core_imports_without_any_extra() -> None:
