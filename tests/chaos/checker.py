@@ -39,8 +39,8 @@ class Hold:
 
     @property
     def begin(self) -> float:
-        """Return the time at which the holder knew of the hold."""
-        return self.grant.returned
+        """Return the time at which the holder knew of the hold; of a downgrade, from when it had one of the sides."""
+        return self.grant.called if self.grant.downgrades else self.grant.returned
 
     @property
     def is_empty(self) -> bool:
@@ -94,13 +94,14 @@ def _by_lock(records: Iterable[_Record]) -> dict[str, list[_Record]]:
 def holds_of(operations: Iterable[Operation]) -> Holds:
     """Return the holds of one lock."""
     holds: Holds = {}
-    current: dict[str, Operation] = {}
+    current: dict[tuple[str, bool], Operation] = {}  # of a worker, as a writer and as a reader
     for operation in sorted(operations, key=lambda one: one.called):
+        key = operation.worker, operation.reads
         if operation.is_grant:
-            current[operation.worker] = operation
+            current[key] = operation
             holds[operation.number] = _hold(operation, None)
-        elif operation.kind == "release" and operation.level == 1 and operation.worker in current:
-            grant = current.pop(operation.worker)
+        elif operation.kind == "release" and operation.level == 1 and key in current:
+            grant = current.pop(key)
             holds[grant.number] = _hold(grant, operation)
     return holds
 
@@ -121,9 +122,9 @@ def without_promise(operations: Sequence[Operation], moment: float) -> list[Oper
     A hold that was open then ends then; later acts of its worker are left out.
     """
     judged: list[Operation] = []
-    void: set[tuple[str, str]] = set()
+    void: set[tuple[str, str, bool]] = set()
     for operation in sorted(operations, key=lambda one: one.called):
-        key = operation.worker, operation.lock
+        key = operation.worker, operation.lock, operation.reads
         if operation.kind == "acquire" and operation.level == 0:
             void.discard(key)
             if operation.is_grant and operation.called <= moment:
@@ -140,9 +141,9 @@ def without_promise(operations: Sequence[Operation], moment: float) -> list[Oper
 
 def _lost(operations: Iterable[Operation]) -> Iterator[tuple[Operation, Operation]]:
     """Yield the grants whose release found the hold lost, with that release."""
-    current: dict[tuple[str, str], Operation] = {}
+    current: dict[tuple[str, str, bool], Operation] = {}
     for operation in sorted(operations, key=lambda one: one.called):
-        key = operation.worker, operation.lock
+        key = operation.worker, operation.lock, operation.reads
         if operation.is_grant:
             current[key] = operation
         elif operation.kind == "release" and operation.level == 1 and key in current:

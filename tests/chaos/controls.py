@@ -79,6 +79,12 @@ CONTROLS = {
         shows="readers",
         seconds=2.0,
     ),
+    "a downgrade in two steps": Control(
+        evolve(PLAN, threads=3, long=0.1, reads=0.3, weakened="downgrades without a gap"),
+        ("SCRIPT FLUSH",),
+        shows="readers",
+        seconds=2.0,
+    ),
     "log handlers on the spot": Control(
         evolve(PLAN, threads=3, locks=3, long=0.3, weakened="a thread for the log"),
         ("output that nobody reads",),

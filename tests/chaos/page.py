@@ -20,6 +20,7 @@ TOTALS = {
     "acquisitions": "acquisitions",
     "contended": "of these, waited for another holder",
     "struck": "faults that struck",
+    "downgrades": "downgrades from writer to reader",
     "late_refused": "writes after D, refused by the fenced store",
     "late_harmless": "writes after D, with nobody newer yet",
     "violations": "**violations**",
@@ -37,7 +38,8 @@ def rendered(runs: Sequence[Json]) -> str:
 
 def _totals(totals: Mapping[int, Json]) -> str:
     rows = [["hours of episodes", *(f"{total['seconds'] / SECONDS_PER_HOUR:.2f}" for total in totals.values())]]
-    rows += [[words, *(_count(total[name]) for total in totals.values())] for name, words in TOTALS.items()]
+    known = [name for name in TOTALS if any(name in total for total in totals.values())]  # older runs have fewer
+    rows += [[TOTALS[name], *(_count(total.get(name, 0)) for total in totals.values())] for name in known]
     return _table(["", *(_masters(masters) for masters in totals)], rows)
 
 

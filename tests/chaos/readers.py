@@ -9,7 +9,7 @@ CHECK = "readers"
 
 
 def beside_writers(operations: Sequence[Operation]) -> list[Violation]:
-    """Return the grants to a reader that came while a writer believed in its hold, and those to a writer likewise.
+    """Return the grants to a reader that came while another writer believed in its hold, and the reverse.
 
     A reader's token must be above those of the writers before, and a writer's above those of the readers before.
     """
@@ -18,16 +18,17 @@ def beside_writers(operations: Sequence[Operation]) -> list[Violation]:
 
 def _beside(operations: Sequence[Operation]) -> Iterator[Violation]:
     holds = [hold for hold in holds_of(operations).values() if not hold.is_empty]
-    latest: dict[bool, Hold] = {}  # of readers, and of writers, the hold that ends last
+    begun: dict[bool, list[Hold]] = {True: [], False: []}  # of readers, and of writers, those that have not ended
     highest: dict[bool, Hold] = {}
     for hold in sorted(holds, key=lambda one: one.begin):
         lock, reads = hold.grant.lock, hold.grant.reads
-        other, above = latest.get(not reads), highest.get(not reads)
-        if other is not None and hold.begin < other.end:
+        begun[not reads] = [one for one in begun[not reads] if hold.begin < one.end]
+        other = next((one for one in begun[not reads] if one.grant.worker != hold.grant.worker), None)
+        above = highest.get(not reads)
+        if other is not None:
             yield Violation(CHECK, lock, hold.begin, f"a reader and a writer have {lock!r}: {other} and {hold}")
         if above is not None and hold.grant.token <= above.grant.token:
             yield Violation(CHECK, lock, hold.begin, f"{hold} got no larger token than {above}, which came before it")
-        if reads not in latest or hold.end > latest[reads].end:
-            latest[reads] = hold
+        begun[reads].append(hold)
         if reads not in highest or hold.grant.token > highest[reads].grant.token:
             highest[reads] = hold

@@ -38,6 +38,7 @@ class Operation:
         others: of an outermost acquire: the other locks that the same call takes, by `lock_all`.
         slot: the number of a permit, in the grant and in its release; `lock` then names the semaphore.
         reads: it is a reader's call.
+        downgrades: of a reader's acquire: the worker has the lock as a writer until it has it as a reader.
     """
 
     number: int
@@ -55,6 +56,7 @@ class Operation:
     others: Sequence[str] = ()
     slot: int | None = None
     reads: bool = False
+    downgrades: bool = False
 
     @property
     def place(self) -> str:

@@ -12,6 +12,7 @@ from chaos.checker import check, check_told
 from chaos.history import Reader, grants
 from chaos.loop_worker import LoopProcess, TaskTurns
 from chaos.permits import too_many
+from chaos.readers import beside_writers
 from chaos.resource import Store
 from chaos.turns import is_about, run_here
 from chaos.worker import Job
@@ -85,6 +86,7 @@ def test_tasks_go_on_after_their_loop_has_ended_and_all_they_did_is_in_order(
     assert (check(history), check_told(history), reader.errors) == ([], [], [])
     if process.job.limit:
         assert too_many(history.operations, process.job.limit) == []
+    assert beside_writers(history.operations) == []
 
 
 def test_a_task_that_is_cancelled_takes_its_next_turn(process: LoopProcess, monkeypatch: pytest.MonkeyPatch) -> None:

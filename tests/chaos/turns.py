@@ -2,7 +2,8 @@
 
 Some turns take two locks at once, by `lock_all`. The history then has a call for each lock. Where the names are those
 of semaphores, a turn takes a permit, and each slot has a protected resource of its own. Where there are readers, a turn
-takes one side of a read-write lock; a reader leaves the protected resource as it is.
+takes one side of a read-write lock; a reader leaves the protected resource as it is. A writer may read on afterwards:
+by a downgrade, or by the read lock beside its own.
 
 Every call that may wait is awaited. In a thread such a call blocks instead, and the coroutine of its turns never
 suspends. So threads and tasks do the same, and one checker judges both. A task may be cancelled anywhere: then it gives
@@ -16,6 +17,9 @@ import traceback
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attrs import define
+
+import relock
 from chaos.history import clock
 from chaos.records import Outcome, place_of
 from chaos.resource import StoreClient
@@ -30,10 +34,22 @@ LATE_SECONDS = 0.5
 LONG_WAIT_SECONDS = 60.0
 LONG_WAIT_FOR_SEVERAL_SECONDS = 40.0  # longer than `chaos.deadlocks` lets a call wait without a sign of life
 CROWDED_LOCKS = 4
+DOWNGRADED_PART = 0.5  # of the writers that read on; the others take the read lock as well
 SEVERAL = 2
 
 AnyLock = Lock | AsyncLock | Permit | AsyncPermit
 AnyLocks = AnyLock | MultiLock | AsyncMultiLock
+
+
+@define
+class Taken:
+    """Locks that a turn has taken by one call, with the grant and the token of each, and how they are given back."""
+
+    together: Any
+    locks: Sequence[Any]
+    grants: Sequence[int]
+    tokens: Sequence[int]
+    reads: bool
 
 
 class Turns:
@@ -93,15 +109,29 @@ class Turns:
             self._note_return(grants, at, "refused")
             await self._sleep(self._dice.uniform(0.0, BACK_OFF_SECONDS))
             return
+        kept = [Taken(together, locks, grants, [token or 0 for token in tokens], self._reads)]
         try:
             held = [self._note_grant(*one, at) for one in zip(locks, grants, tokens, strict=True)]
             if all(held):  # else a hold is lost already
                 await self._section(list(zip(locks, grants, tokens, strict=True)), called)
+                if self._process.job.reads and not self._reads and self._dice.random() < self._process.job.nested:
+                    await self._read_on(kept)
         finally:
             if self._gives_back():
-                await self._release(together, locks, [token or 0 for token in tokens])
-                for number in grants:
+                await self._give_back(kept)
+
+    async def _give_back(self, kept: list[Taken], left: int = 0) -> None:
+        """Release what the worker has, the last first, until so much is left; all of it if it is cancelled."""
+        while len(kept) > left:
+            taken = kept.pop()
+            self._reads = taken.reads
+            try:
+                await self._release(taken.together, taken.locks, taken.tokens)
+                for number in taken.grants:
                     self._recorder.write("released", grant=number)
+            except asyncio.CancelledError:
+                await self._give_back(kept)
+                raise
 
     def _door(self, name: str) -> Any:
         """Return the lock of this name; one of its sides, where there are readers."""
@@ -112,10 +142,10 @@ class Turns:
         both = client.rwlock(name)
         return both.read if self._reads else both.write
 
-    def _note_acquire(self, name: str, names: Sequence[str]) -> int:
+    def _note_acquire(self, name: str, names: Sequence[str], **what: Any) -> int:
         """Record that a call begins that takes the lock `name`, among `names`; return its number."""
         others = {"others": [other for other in names if other != name]} if len(names) > 1 else {}
-        return self._recorder.call(self._number, name, "acquire", 0, **others, **self._side())
+        return self._recorder.call(self._number, name, "acquire", 0, **others, **what, **self._side())
 
     def _note_return(self, numbers: Sequence[int], at: float, outcome: Outcome, **what: Any) -> None:
         for number in numbers:
@@ -281,6 +311,69 @@ class Turns:
         if granted:
             self._see(lock, grant)
             await self._release(lock, [lock], [grant_token], level=2)
+
+    # From a writer to a reader --------------------------------------------------------------------------------------
+
+    async def _read_on(self, kept: list[Taken]) -> None:
+        """Go on as a reader, by a downgrade, or with a hold beside that of the writer, which may end first or last."""
+        self._reads, read = True, self._process.client.rwlock(kept[0].locks[0].name).read
+        is_downgrade = self._dice.random() < DOWNGRADED_PART
+        number = await (self._downgrade(kept, read) if is_downgrade else self._read_beside(read))
+        if number is None:
+            return
+        at, token = clock(), read.token
+        reading = Taken(read, [read], [number], [token or 0], reads=True)
+        kept.insert(self._dice.randrange(len(kept) + 1), reading)
+        if self._note_grant(read, number, token, at):
+            if kept[0] is reading:
+                await self._give_back(kept, left=1)
+            self._reads = True
+            await self._read(read, number, reading.tokens[0])
+
+    async def _read_beside(self, read: Any) -> int | None:
+        number = self._note_acquire(read.name, [read.name])
+        granted = await self._acquire(read, [number])
+        if granted is False:
+            self._recorder.returned(number, clock(), "refused")
+        return number if granted else None
+
+    async def _downgrade(self, kept: list[Taken], read: Any) -> int | None:
+        """Return the number of the reader's grant; None after an error, with no side left."""
+        writing = kept.pop()
+        write = writing.together
+        leaves = self._recorder.call(self._number, write.name, "release", 1)
+        number = self._note_acquire(read.name, [read.name], downgrades=True)
+        try:
+            await self._result(write.downgrade())
+        except (RelockError, asyncio.CancelledError) as error:
+            is_lost = isinstance(error, LockLostError)
+            self._recorder.returned(leaves, clock(), "failed" if is_lost else "unknown")
+            self._recorder.returned(number, clock(), "failed", why=type(error).__name__)
+            if is_lost:
+                self._process.found_lost.add((write.name, writing.tokens[0]))
+            if self._gives_back():
+                await self._leave_either(write, read)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return None
+        self._recorder.returned(leaves, clock(), "ok", count=levels(write))
+        self._recorder.write("released", grant=writing.grants[0])
+        return number
+
+    async def _leave_either(self, *sides: Any) -> None:
+        """Release the side that the worker has, also if its hold was lost: exactly one, or it is an error."""
+        owned = 0
+        for side in sides:
+            try:
+                await self._result(side.release())
+            except relock.NotOwnedError:
+                continue
+            except LockLostError:
+                pass
+            owned += 1
+        if owned != 1:
+            what = f"{self._worker} has {owned} sides of {sides[0].name} after a downgrade that failed"
+            self._recorder.write("error", at=clock(), what=what)
 
     async def _stay(self, lock: AnyLock, grant: int, seconds: float) -> None:
         """Keep the lock so long that it must be renewed, or until it is lost."""

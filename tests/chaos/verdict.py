@@ -23,7 +23,8 @@ SLACK_SECONDS = 2.0  # for processes that start, and for busy machines; measured
 RENEW_PART = 3  # a hold is renewed after a third of its lease
 STALL_PART = 0.25  # of a lease: if the machine stands still for that long, a hold may be lost without a fault
 REATTACH_SECONDS = 1.0  # until a restarted master has its replica, and with it another id: its guard begins anew
-NUMBERS = ("episodes", "acquisitions", "contended", "operations", "seconds", "late_refused", "late_harmless")
+COUNTED = ("downgrades",)  # of the shapes that have them
+NUMBERS = ("episodes", "acquisitions", "contended", "operations", "seconds", "late_refused", "late_harmless", *COUNTED)
 MIXED = "several at once"
 SUMS = ("struck", "missed", "holds", "waits", "renewals", "alone")  # the fields that add up over faults
 
@@ -65,6 +66,7 @@ class Finding:
         late: the waits that were longer than they may be, in sentences.
         late_refused: writes after D that the store refused.
         late_harmless: writes after D that the store took, because no newer holder had written yet.
+        downgrades: how often a writer became a reader.
         stall: the longest time for which the machine itself stood still.
         expected: the kinds of fault that had to strike, whatever chance drew.
     """
@@ -73,6 +75,7 @@ class Finding:
     acquisitions: int = 0
     contended: int = 0
     operations: int = 0
+    downgrades: int = 0
     seconds: float = 0.0
     stall: float = 0.0
     violations: list[Violation] = field(factory=list)
@@ -129,6 +132,7 @@ def judge(plan: FieldPlan, history: History, blows: Sequence[Blow], stall: float
     finding.violations += deadlocks(operations, blows, stall)
     finding.violations += too_many(operations, plan.limit) if plan.limit else []
     finding.violations += beside_writers(operations) if plan.reads else []
+    finding.downgrades = sum(one.downgrades for one in grants(operations))
     finding.late += starved(operations, blows, stall, end)
     finding.contended = _count_contended(operations)
     finding.losses = Counter(loss.reason for loss in history.losses)
@@ -151,7 +155,9 @@ def _count_contended(operations: Sequence[Operation]) -> int:
     for hold in sorted(holds_of_all(operations).values(), key=lambda one: one.begin):
         holds_by_place[hold.grant.place].append(hold)
     return sum(
-        after.grant.called < before.end for holds in holds_by_place.values() for before, after in pairwise(holds)
+        after.grant.called < before.end and after.grant.worker != before.grant.worker
+        for holds in holds_by_place.values()
+        for before, after in pairwise(holds)
     )
 
 
@@ -350,7 +356,13 @@ def _line(finding: Finding) -> str:
         f"{verdict}; {finding.acquisitions:,} acquisitions in {finding.seconds:.0f} s, {finding.struck} faults struck, "
         f"{len(finding.violations)} violations, {len(finding.late)} waits too long, {len(finding.errors)} errors, "
         f"{finding.late_refused} late writes refused ({finding.late_harmless} with nobody newer), "
-        f"longest stall {finding.stall:.2f} s{_missing(finding)}"
+        f"longest stall {finding.stall:.2f} s{_counted(finding)}{_missing(finding)}"
+    )
+
+
+def _counted(finding: Finding) -> str:
+    return "".join(
+        f", {getattr(finding, name):,} {name.replace('_', ' ')}" for name in COUNTED if getattr(finding, name)
     )
 
 

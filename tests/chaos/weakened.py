@@ -229,6 +229,18 @@ def pass_over_writers() -> None:
     _scripts.load.cache_clear()
 
 
+@guard("downgrades without a gap")
+def release_and_take_again() -> None:
+    """Let a writer that becomes a reader release the lock, and take it again as a reader."""
+    from relock import rwlock
+
+    def in_two_steps(write: rwlock.WriteLock) -> None:
+        write.release()
+        rwlock.ReadLock(write._client, write._reading, write.name).acquire()
+
+    _replace(rwlock.WriteLock, "downgrade", in_two_steps)
+
+
 @guard("threads that renew for tasks")
 def renew_on_the_loop() -> None:
     """Renew the holds of tasks only while their loop turns, as a library does that renews in a task."""
