@@ -22,8 +22,7 @@ from chaos.results import Run, save, table
 from chaos.verdict import Finding, summary
 
 EPISODE_SECONDS = 40.0
-# The busy episodes have many more holds.
-SHAPES_IN_TURN = ("moving", "busy", "several", "unguarded", "permits", "crowded", "readers", "busy")
+SHAPES_IN_TURN = (*SHAPES, "busy")  # whose episodes have many more holds
 
 
 def options() -> argparse.Namespace:

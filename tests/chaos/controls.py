@@ -85,6 +85,12 @@ CONTROLS = {
         shows="readers",
         seconds=2.0,
     ),
+    "a latch that counts arrivals": Control(
+        evolve(PLAN, threads=2, long=0.0, parties=6, weakened="parties that have names"),
+        ("SCRIPT FLUSH",),
+        shows="latch",
+        seconds=2.0,
+    ),
     "log handlers on the spot": Control(
         evolve(PLAN, threads=3, locks=3, long=0.3, weakened="a thread for the log"),
         ("output that nobody reads",),

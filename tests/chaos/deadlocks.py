@@ -26,13 +26,13 @@ def _deadlocks(operations: Sequence[Operation], blows: Sequence[Blow], longest: 
         names = [one.lock, *one.others]
         within = [at for name in names for at in granted[name] if one.called < at < one.returned]
         for since, until in pairwise([one.called, *sorted(within), one.returned]):
-            stood = until - since - _struck(blows, since, until)
+            stood = until - since - struck_seconds(blows, since, until)
             if stood > longest:
                 sentence = f"{one} stood still for {stood:.2f} s, and nobody got any of {', '.join(sorted(names))}"
                 yield Violation("deadlock", one.lock, until, sentence)
                 break
 
 
-def _struck(blows: Sequence[Blow], since: float, until: float) -> float:
+def struck_seconds(blows: Sequence[Blow], since: float, until: float) -> float:
     """Return the seconds of a time in which faults struck, of any process or master."""
     return sum(max(0.0, min(blow.end, until) - max(blow.begin, since)) for blow in blows)

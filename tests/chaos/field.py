@@ -47,6 +47,7 @@ class FieldPlan:
         several: the part of the turns in which a worker takes two locks at once.
         limit: the limit of the semaphores that all workers use instead of locks; 0 for locks.
         reads: the part of the turns in which a worker reads; 0 if there are no readers.
+        parties: the number of parties of the latches that workers visit in half of the turns; 0 for no latches.
     """
 
     masters: int
@@ -69,6 +70,7 @@ class FieldPlan:
     several: float = 0.0
     limit: int = 0
     reads: float = 0.0
+    parties: int = 0
     weakened: str | None = None
 
 
@@ -205,6 +207,7 @@ class Field:
             several=self.plan.several,
             limit=self.plan.limit,
             reads=self.plan.reads,
+            parties=self.plan.parties,
             caches=self.plan.caches,
             has_loop=self.plan.has_loops and number % 2 == 0,
             weakened=self.plan.weakened,

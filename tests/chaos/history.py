@@ -82,9 +82,11 @@ class Reader:
                 event["process"] = path.stem
                 self.last_seen[path.stem] = max(self.last_seen[path.stem], event.get("at", 0.0))
                 getattr(self, f"_{event.pop('event')}")(event)
-        operations = [self._operation(call) for call in self.calls.values()]
+        calls = [self._operation(call) for call in self.calls.values()]
+        operations = [one for one in calls if one.kind in ("acquire", "release")]
+        latches = [one for one in calls if one.kind in ("arrive", "wait")]
         updates, ended = list(self.updates.values()), frozenset(self.ended)
-        return History(operations, self.writes, updates, self.collisions, self.told, ended)
+        return History(operations, self.writes, updates, self.collisions, self.told, ended, latches)
 
     # What the lines say -------------------------------------------------------------------------------------------
 

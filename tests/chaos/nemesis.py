@@ -54,6 +54,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "several": {"locks": 4, "long": 0.01, "several": 0.5},  # the same, and half of the turns take two locks at once
     "permits": {"locks": 2, "long": 0.01, "limit": 2},  # as crowded, but of semaphores
     "readers": {"locks": 2, "long": 0.02, "reads": 0.6},  # as crowded, but most turns read
+    "latches": {"locks": 3, "parties": 4},  # as crowded, but half of the turns are visits to latches
     "busy": {"locks": 48, "crowd": 0.2, "think": 0.0005, "long": 0.001, "is_direct": True},  # many short holds
     "moving": {"locks": 3, "long": 0.02, "has_replicas": True, "caches": 8},  # masters change places with replicas
     "unguarded": {"locks": 3, "long": 0.02, "has_replicas": True, "guard": 0.0},  # moves that lose no grant

@@ -21,6 +21,7 @@ TOTALS = {
     "contended": "of these, waited for another holder",
     "struck": "faults that struck",
     "downgrades": "downgrades from writer to reader",
+    "passages": "waits that passed a latch",
     "late_refused": "writes after D, refused by the fenced store",
     "late_harmless": "writes after D, with nobody newer yet",
     "violations": "**violations**",

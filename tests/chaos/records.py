@@ -9,7 +9,7 @@ from attrs import field, frozen
 FOREVER = math.inf
 NEVER = -math.inf
 
-Kind = Literal["acquire", "release"]
+Kind = Literal["acquire", "release", "arrive", "wait"]
 Outcome = Literal["ok", "refused", "failed", "unknown"]
 
 
@@ -25,20 +25,22 @@ class Operation:
     Attributes:
         number: its number in the whole history.
         worker: ``process.thread``; it has one call under way at a time.
-        lock: the lock's name.
-        kind: an acquire or a release.
+        lock: the name of the lock, or of the latch.
+        kind: an acquire or a release; of a latch, an arrival or a wait.
         level: how many levels the worker had before: 0 makes an acquire the outermost, 1 a release the last.
         called: when it began; `returned` is when it returned, infinity for a call that never did.
         outcome: ``refused`` if another worker had the lock; ``failed`` if there was an error; ``unknown`` if the worker
             was killed.
         token: the fencing token after the call.
-        count: the hold count after the call; None if the hold was lost before the worker could look.
+        count: the hold count after the call; None if the hold was lost before the worker could look. Of a latch: how
+            many parties were missing.
         until: of an outermost acquire: until when its worker believed in the hold: the last deadline (D) that it saw.
         killed: of an outermost acquire: the time of the last event of a worker that was killed in its hold.
         others: of an outermost acquire: the other locks that the same call takes, by `lock_all`.
         slot: the number of a permit, in the grant and in its release; `lock` then names the semaphore.
         reads: it is a reader's call.
         downgrades: of a reader's acquire: the worker has the lock as a writer until it has it as a reader.
+        party: the name under which an arrival counts at a latch.
     """
 
     number: int
@@ -57,6 +59,7 @@ class Operation:
     slot: int | None = None
     reads: bool = False
     downgrades: bool = False
+    party: str = ""
 
     @property
     def place(self) -> str:
@@ -147,6 +150,7 @@ class History:
     collisions: Sequence[Collision] = ()
     losses: Sequence[Loss] = ()
     ended: frozenset[str] = frozenset()  # the processes that did all their work
+    latches: Sequence[Operation] = ()  # the calls of latches, which are no operations of a lock
 
 
 @frozen

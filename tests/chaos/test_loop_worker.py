@@ -10,6 +10,7 @@ from support.until import until
 
 from chaos.checker import check, check_told
 from chaos.history import Reader, grants
+from chaos.latches import wrong_passages
 from chaos.loop_worker import LoopProcess, TaskTurns
 from chaos.permits import too_many
 from chaos.readers import beside_writers
@@ -60,9 +61,9 @@ def entered(store: Store) -> int:
 
 @pytest.mark.parametrize(
     "process",
-    [{}, {"several": 0.5}, {"limit": 2}, {"reads": 0.5}],
+    [{}, {"several": 0.5}, {"limit": 2}, {"reads": 0.5}, {"parties": 2}],
     indirect=True,
-    ids=["one lock", "some take two locks", "permits", "readers"],
+    ids=["one lock", "some take two locks", "permits", "readers", "latches"],
 )
 def test_tasks_go_on_after_their_loop_has_ended_and_all_they_did_is_in_order(
     process: LoopProcess, store: Store, tmp_path: Path
@@ -87,6 +88,7 @@ def test_tasks_go_on_after_their_loop_has_ended_and_all_they_did_is_in_order(
     if process.job.limit:
         assert too_many(history.operations, process.job.limit) == []
     assert beside_writers(history.operations) == []
+    assert wrong_passages(history.latches, process.job.parties, [], stall=SOON) == []
 
 
 def test_a_task_that_is_cancelled_takes_its_next_turn(process: LoopProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,22 +11,18 @@ back its levels.
 """
 
 import asyncio
-import random
 import time
 import traceback
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import define
 
 import relock
 from chaos.history import clock
 from chaos.records import Outcome, place_of
-from chaos.resource import StoreClient
+from chaos.visits import Visitor
 from relock import AsyncLock, AsyncMultiLock, AsyncPermit, Lock, LockLostError, MultiLock, Permit, RelockError
-
-if TYPE_CHECKING:
-    from chaos.worker import Process
 
 SAMPLE_SECONDS = 0.04
 BACK_OFF_SECONDS = 0.02
@@ -34,6 +30,7 @@ LATE_SECONDS = 0.5
 LONG_WAIT_SECONDS = 60.0
 LONG_WAIT_FOR_SEVERAL_SECONDS = 40.0  # longer than `chaos.deadlocks` lets a call wait without a sign of life
 CROWDED_LOCKS = 4
+VISITS_PART = 0.5  # of the turns, where there are latches
 DOWNGRADED_PART = 0.5  # of the writers that read on; the others take the read lock as well
 SEVERAL = 2
 
@@ -52,26 +49,11 @@ class Taken:
     reads: bool
 
 
-class Turns:
-    """One worker. `ThreadTurns` and `chaos.loop_worker.TaskTurns` define how it waits."""
+class Turns(Visitor):
+    """One worker."""
 
     _slot: int | None = None  # of the permit that the worker has
     _reads: bool = False
-
-    def __init__(self, process: "Process[Any]", number: int) -> None:
-        self._process = process
-        self._recorder = process.recorder
-        self._number = number
-        self._worker = f"p{process.job.process}.t{number}"
-        self._dice = random.Random(f"{process.job.seed} {number}")
-        self._store = StoreClient(process.job.store)
-
-    async def _result(self, call: Any) -> Any:
-        """Return the result of a call of a lock."""
-        raise NotImplementedError
-
-    async def _sleep(self, seconds: float) -> None:
-        raise NotImplementedError
 
     def _gives_back(self) -> bool:
         """Return whether a turn that ends now releases its lock: a killed or careless worker does not."""
@@ -91,8 +73,15 @@ class Turns:
             self._store.close()
 
     async def turn(self) -> None:
-        """Take a lock, or several at once, or one side of a lock, or a permit, use and release it, or give up."""
-        client, names, limit = self._process.client, self._choose(), self._process.job.limit
+        """Take a lock, or several at once, or one side of a lock, or a permit, or visit a latch."""
+        if self._process.job.parties and self._dice.random() < VISITS_PART:
+            await self._visit()
+        else:
+            await self._take(self._choose())
+
+    async def _take(self, names: Sequence[str]) -> None:
+        """Take what has these names, use and release it, or give up."""
+        client, limit = self._process.client, self._process.job.limit
         locks = [] if limit else [self._door(name) for name in names]
         together = client.semaphore(names[0], limit) if limit else client.lock_all(names) if names[1:] else locks[0]
         called = clock()

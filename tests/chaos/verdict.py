@@ -14,6 +14,7 @@ from chaos.deadlocks import deadlocks
 from chaos.field import Blow, FieldPlan
 from chaos.history import grants
 from chaos.kinds import POLL_SECONDS
+from chaos.latches import passages, wrong_passages
 from chaos.permits import free_moments, too_many
 from chaos.readers import beside_writers
 from chaos.records import FOREVER, History, Operation, Violation
@@ -23,7 +24,7 @@ SLACK_SECONDS = 2.0  # for processes that start, and for busy machines; measured
 RENEW_PART = 3  # a hold is renewed after a third of its lease
 STALL_PART = 0.25  # of a lease: if the machine stands still for that long, a hold may be lost without a fault
 REATTACH_SECONDS = 1.0  # until a restarted master has its replica, and with it another id: its guard begins anew
-COUNTED = ("downgrades",)  # of the shapes that have them
+COUNTED = ("downgrades", "passages")  # of the shapes that have them
 NUMBERS = ("episodes", "acquisitions", "contended", "operations", "seconds", "late_refused", "late_harmless", *COUNTED)
 MIXED = "several at once"
 SUMS = ("struck", "missed", "holds", "waits", "renewals", "alone")  # the fields that add up over faults
@@ -67,6 +68,7 @@ class Finding:
         late_refused: writes after D that the store refused.
         late_harmless: writes after D that the store took, because no newer holder had written yet.
         downgrades: how often a writer became a reader.
+        passages: how many waits ended because their latch was open.
         stall: the longest time for which the machine itself stood still.
         expected: the kinds of fault that had to strike, whatever chance drew.
     """
@@ -76,6 +78,7 @@ class Finding:
     contended: int = 0
     operations: int = 0
     downgrades: int = 0
+    passages: int = 0
     seconds: float = 0.0
     stall: float = 0.0
     violations: list[Violation] = field(factory=list)
@@ -132,7 +135,9 @@ def judge(plan: FieldPlan, history: History, blows: Sequence[Blow], stall: float
     finding.violations += deadlocks(operations, blows, stall)
     finding.violations += too_many(operations, plan.limit) if plan.limit else []
     finding.violations += beside_writers(operations) if plan.reads else []
+    finding.violations += wrong_passages(history.latches, plan.parties, blows, stall)
     finding.downgrades = sum(one.downgrades for one in grants(operations))
+    finding.passages = passages(history.latches)
     finding.late += starved(operations, blows, stall, end)
     finding.contended = _count_contended(operations)
     finding.losses = Counter(loss.reason for loss in history.losses)

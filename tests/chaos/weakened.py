@@ -241,6 +241,18 @@ def release_and_take_again() -> None:
     _replace(rwlock.WriteLock, "downgrade", in_two_steps)
 
 
+@guard("parties that have names")
+def count_arrivals() -> None:
+    """Count each arrival at a latch as another party, also that of a job which runs twice."""
+    from relock._core.host import WaiterRegister
+    from relock._latches import LatchHandle
+
+    def anybody(latch: LatchHandle, party: str | None, register: WaiterRegister) -> bytes:
+        return next(register.names)
+
+    _replace(LatchHandle, "_party", anybody)
+
+
 @guard("threads that renew for tasks")
 def renew_on_the_loop() -> None:
     """Renew the holds of tasks only while their loop turns, as a library does that renews in a task."""

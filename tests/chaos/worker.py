@@ -44,6 +44,7 @@ class Job:
         several: the part of the turns in which a worker takes two locks at once, by `lock_all`.
         limit: the limit of the semaphores that `locks` name; 0 if they name locks.
         reads: the part of the turns in which a worker reads; 0 if there are no readers.
+        parties: the number of parties of the latches that workers visit in half of the turns; 0 for no latches.
         caches: the number of entries that each cache of relock may have, or None for relock's own bound.
         has_loop: its workers are tasks of an event loop, instead of threads.
         weakened: the guard that is taken out (see `chaos.weakened`), or None.
@@ -67,6 +68,7 @@ class Job:
     several: float = 0.0
     limit: int = 0
     reads: float = 0.0
+    parties: int = 0
     caches: int | None = None
     has_loop: bool = False
     weakened: str | None = None
@@ -93,6 +95,7 @@ class Process(ABC, Generic[ClientT]):
         slots: Sequence[int | None] = range(job.limit) if job.limit else [None]
         places = [place_of(name, slot) for name in job.locks for slot in slots]
         self.counters = {place: Counter(folder / f"{place}.counter") for place in places}
+        self.rounds = Counter(folder / "rounds.counter")  # the number of the latch that all visit now
         self._names = itertools.count()
         self.markers = {place: Marker(folder / f"{place}.marker") for place in places}
         self.stopping = threading.Event()
