@@ -68,6 +68,12 @@ CONTROLS = {
         shows="deadlock",
         seconds=2.0,
     ),
+    "deadlocks that nobody looks for": Control(
+        evolve(PLAN, threads=2, locks=2, long=0.0, crossed=1.0, weakened="search for deadlocks"),
+        ("SCRIPT FLUSH",),
+        shows="ring",
+        seconds=2.0,
+    ),
     "permits that a quorum counts": Control(
         evolve(PLAN, masters=3, processes=4, threads=3, long=0.05, limit=2, weakened="permits that have slots"),
         ("late requests", "masters stopped"),

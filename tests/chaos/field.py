@@ -45,6 +45,7 @@ class FieldPlan:
         caches: the number of entries that each cache of a worker may have; None for relock's own bound.
         has_loops: whether the workers of every other process are tasks of an event loop.
         several: the part of the turns in which a worker takes two locks at once.
+        crossed: the part of the holds in which a worker takes another lock as well, by a call of its own.
         limit: the limit of the semaphores that all workers use instead of locks; 0 for locks.
         reads: the part of the turns in which a worker reads; 0 if there are no readers.
         parties: the number of parties of the latches that workers visit in half of the turns; 0 for no latches.
@@ -68,6 +69,7 @@ class FieldPlan:
     caches: int | None = None
     has_loops: bool = True
     several: float = 0.0
+    crossed: float = 0.0
     limit: int = 0
     reads: float = 0.0
     parties: int = 0
@@ -205,6 +207,7 @@ class Field:
             long=self.plan.long,
             tries=self.plan.tries,
             several=self.plan.several,
+            crossed=self.plan.crossed,
             limit=self.plan.limit,
             reads=self.plan.reads,
             parties=self.plan.parties,

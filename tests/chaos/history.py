@@ -149,6 +149,7 @@ class Reader:
             outcome=call.returned["outcome"],
             token=call.returned.get("token", 0),
             count=call.returned.get("count", 0),
+            cycle=call.returned.get("cycle", ()),
             until=self._until(call, process, called),
             killed=self.last_seen[process] if is_open else FOREVER,
         )

@@ -52,6 +52,7 @@ class Episode:
 SHAPES: dict[str, dict[str, Any]] = {
     "crowded": {"locks": 3, "long": 0.01},  # all workers want the same locks, and every fault may strike
     "several": {"locks": 4, "long": 0.01, "several": 0.5},  # the same, and half of the turns take two locks at once
+    "crossed": {"locks": 4, "crossed": 0.4},  # as crowded, but workers with a lock take another one, in no order
     "permits": {"locks": 2, "long": 0.01, "limit": 2},  # as crowded, but of semaphores
     "readers": {"locks": 2, "long": 0.02, "reads": 0.6},  # as crowded, but most turns read
     "latches": {"locks": 3, "parties": 4},  # as crowded, but half of the turns are visits to latches

@@ -20,6 +20,8 @@ TOTALS = {
     "acquisitions": "acquisitions",
     "contended": "of these, waited for another holder",
     "struck": "faults that struck",
+    "rings": "deadlocks that surely stood",
+    "deadlock_errors": "callers that got a `DeadlockError`",
     "downgrades": "downgrades from writer to reader",
     "passages": "waits that passed a latch",
     "late_refused": "writes after D, refused by the fenced store",

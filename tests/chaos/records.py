@@ -40,6 +40,8 @@ class Operation:
         slot: the number of a permit, in the grant and in its release; `lock` then names the semaphore.
         reads: it is a reader's call.
         downgrades: of a reader's acquire: the worker has the lock as a writer until it has it as a reader.
+        beside: of an acquire: the lock that its worker has already, and the name of that hold on the masters.
+        cycle: of a call that got a `DeadlockError`: the ring that the error names.
         party: the name under which an arrival counts at a latch.
     """
 
@@ -59,6 +61,8 @@ class Operation:
     slot: int | None = None
     reads: bool = False
     downgrades: bool = False
+    beside: Sequence[str] = ()
+    cycle: Sequence[Sequence[str]] = ()
     party: str = ""
 
     @property

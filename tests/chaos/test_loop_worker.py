@@ -9,6 +9,7 @@ from support.servers import Server
 from support.until import until
 
 from chaos.checker import check, check_told
+from chaos.deadlocks import false_alarms
 from chaos.history import Reader, grants
 from chaos.latches import wrong_passages
 from chaos.loop_worker import LoopProcess, TaskTurns
@@ -61,9 +62,9 @@ def entered(store: Store) -> int:
 
 @pytest.mark.parametrize(
     "process",
-    [{}, {"several": 0.5}, {"limit": 2}, {"reads": 0.5}, {"parties": 2}],
+    [{}, {"several": 0.5}, {"limit": 2}, {"reads": 0.5}, {"crossed": 0.5}, {"parties": 2}],
     indirect=True,
-    ids=["one lock", "some take two locks", "permits", "readers", "latches"],
+    ids=["one lock", "some take two locks", "permits", "readers", "deadlocks", "latches"],
 )
 def test_tasks_go_on_after_their_loop_has_ended_and_all_they_did_is_in_order(
     process: LoopProcess, store: Store, tmp_path: Path
@@ -88,6 +89,7 @@ def test_tasks_go_on_after_their_loop_has_ended_and_all_they_did_is_in_order(
     if process.job.limit:
         assert too_many(history.operations, process.job.limit) == []
     assert beside_writers(history.operations) == []
+    assert list(false_alarms(history.operations)) == []
     assert wrong_passages(history.latches, process.job.parties, [], stall=SOON) == []
 
 

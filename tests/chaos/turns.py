@@ -1,6 +1,7 @@
 """The turns that one worker takes, a thread or a task: each takes a lock, uses the protected resource, and releases it.
 
-Some turns take two locks at once, by `lock_all`. The history then has a call for each lock. Where the names are those
+Some turns take two locks at once, by `lock_all`. The history then has a call for each lock. Or they take a second lock
+while they have the first, in any order, and so run into deadlocks. Where the names are those
 of semaphores, a turn takes a permit, and each slot has a protected resource of its own. Where there are readers, a turn
 takes one side of a read-write lock; a reader leaves the protected resource as it is. A writer may read on afterwards:
 by a downgrade, or by the read lock beside its own.
@@ -29,6 +30,7 @@ BACK_OFF_SECONDS = 0.02
 LATE_SECONDS = 0.5
 LONG_WAIT_SECONDS = 60.0
 LONG_WAIT_FOR_SEVERAL_SECONDS = 40.0  # longer than `chaos.deadlocks` lets a call wait without a sign of life
+LONG_WAIT_BESIDE_SECONDS = 30.0  # longer than it lets a ring stay
 CROWDED_LOCKS = 4
 VISITS_PART = 0.5  # of the turns, where there are latches
 DOWNGRADED_PART = 0.5  # of the writers that read on; the others take the read lock as well
@@ -54,6 +56,7 @@ class Turns(Visitor):
 
     _slot: int | None = None  # of the permit that the worker has
     _reads: bool = False
+    _beside: Sequence[str] = ()  # the lock that the worker has already, and the name of its hold
 
     def _gives_back(self) -> bool:
         """Return whether a turn that ends now releases its lock: a killed or careless worker does not."""
@@ -134,7 +137,8 @@ class Turns(Visitor):
     def _note_acquire(self, name: str, names: Sequence[str], **what: Any) -> int:
         """Record that a call begins that takes the lock `name`, among `names`; return its number."""
         others = {"others": [other for other in names if other != name]} if len(names) > 1 else {}
-        return self._recorder.call(self._number, name, "acquire", 0, **others, **what, **self._side())
+        beside = {"beside": self._beside} if self._beside else {}
+        return self._recorder.call(self._number, name, "acquire", 0, **others, **beside, **what, **self._side())
 
     def _note_return(self, numbers: Sequence[int], at: float, outcome: Outcome, **what: Any) -> None:
         for number in numbers:
@@ -166,7 +170,8 @@ class Turns(Visitor):
         try:
             return await self._result(door.acquire(**self._patience(len(numbers)))) or False
         except RelockError as error:
-            self._note_return(numbers, clock(), "failed", why=type(error).__name__)
+            cycle = {"cycle": error.cycle} if isinstance(error, relock.DeadlockError) else {}
+            self._note_return(numbers, clock(), "failed", why=type(error).__name__, **cycle)
             return None
         except asyncio.CancelledError:
             self._note_return(numbers, clock(), "failed", why="cancelled")  # a cancelled acquire leaves nothing
@@ -187,6 +192,8 @@ class Turns(Visitor):
             return {"blocking": False}
         if kind < self._process.job.tries:
             return {"timeout": self._dice.uniform(0.0, 0.5)}
+        if self._beside:
+            return {"timeout": LONG_WAIT_BESIDE_SECONDS}
         return {"timeout": LONG_WAIT_SECONDS if number == 1 else LONG_WAIT_FOR_SEVERAL_SECONDS}
 
     async def _release(
@@ -238,12 +245,26 @@ class Turns(Visitor):
 
     async def _use(self, lock: AnyLock, grant: int, token: int) -> None:
         await self._update(lock, grant)
+        if not self._beside and self._dice.random() < self._process.job.crossed:
+            await self._cross(lock.name, grant, token)
         if self._slot is None and self._dice.random() < self._process.job.nested:
             await self._nest(lock, grant, token)
         if self._dice.random() < self._process.job.long:
             await self._stay(lock, grant, self._dice.uniform(0.3, 2.5) * self._process.job.ttl)
         if not self._see(lock, grant):
             await self._sleep(self._dice.uniform(0.0, LATE_SECONDS))  # so that a newer holder has been here
+
+    async def _cross(self, lock: str, grant: int, token: int) -> None:
+        """Take another lock as well, unless the worker is to stop; others may take the same two in the other order."""
+        if self._process.stopping.is_set():
+            return
+        self._beside = lock, self._process.hold_name(lock, token)
+        self._process.watched[lock, token] = grant
+        try:
+            await self._take([self._dice.choice([name for name in self._process.job.locks if name != lock])])
+        finally:
+            self._beside = ()
+            self._process.watched.pop((lock, token))
 
     def _see(self, lock: AnyLock, grant: int) -> bool:
         """Record until when the worker believes in its hold; return whether it does."""

@@ -10,7 +10,7 @@ from attrs import define, evolve, field
 
 from chaos.catalogue import KINDS
 from chaos.checker import Hold, Holds, by_place, check, check_kept, check_told, holds_of, is_late, without_promise
-from chaos.deadlocks import deadlocks
+from chaos.deadlocks import deadlocks, false_alarms, lasting_rings, rings
 from chaos.field import Blow, FieldPlan
 from chaos.history import grants
 from chaos.kinds import POLL_SECONDS
@@ -24,7 +24,7 @@ SLACK_SECONDS = 2.0  # for processes that start, and for busy machines; measured
 RENEW_PART = 3  # a hold is renewed after a third of its lease
 STALL_PART = 0.25  # of a lease: if the machine stands still for that long, a hold may be lost without a fault
 REATTACH_SECONDS = 1.0  # until a restarted master has its replica, and with it another id: its guard begins anew
-COUNTED = ("downgrades", "passages")  # of the shapes that have them
+COUNTED = ("rings", "deadlock_errors", "downgrades", "passages")  # of the shapes that have them
 NUMBERS = ("episodes", "acquisitions", "contended", "operations", "seconds", "late_refused", "late_harmless", *COUNTED)
 MIXED = "several at once"
 SUMS = ("struck", "missed", "holds", "waits", "renewals", "alone")  # the fields that add up over faults
@@ -67,6 +67,8 @@ class Finding:
         late: the waits that were longer than they may be, in sentences.
         late_refused: writes after D that the store refused.
         late_harmless: writes after D that the store took, because no newer holder had written yet.
+        rings: how many rings of workers surely stood.
+        deadlock_errors: how many calls got a `DeadlockError`.
         downgrades: how often a writer became a reader.
         passages: how many waits ended because their latch was open.
         stall: the longest time for which the machine itself stood still.
@@ -77,6 +79,8 @@ class Finding:
     acquisitions: int = 0
     contended: int = 0
     operations: int = 0
+    rings: int = 0
+    deadlock_errors: int = 0
     downgrades: int = 0
     passages: int = 0
     seconds: float = 0.0
@@ -133,6 +137,8 @@ def judge(plan: FieldPlan, history: History, blows: Sequence[Blow], stall: float
     finding = Finding(1, len(grants(operations)), operations=len(operations), stall=stall, violations=check(history))
     finding.violations += signals
     finding.violations += deadlocks(operations, blows, stall)
+    finding.violations += [*lasting_rings(found := rings(operations), blows, stall), *false_alarms(operations)]
+    finding.rings, finding.deadlock_errors = len(found), sum(bool(one.cycle) for one in operations)
     finding.violations += too_many(operations, plan.limit) if plan.limit else []
     finding.violations += beside_writers(operations) if plan.reads else []
     finding.violations += wrong_passages(history.latches, plan.parties, blows, stall)

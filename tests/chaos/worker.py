@@ -42,6 +42,7 @@ class Job:
         nested: how often a hold has a nested one.
         tries: how often an acquire waits for a moment only, or not at all.
         several: the part of the turns in which a worker takes two locks at once, by `lock_all`.
+        crossed: the part of the holds in which a worker takes another lock as well, by a call of its own.
         limit: the limit of the semaphores that `locks` name; 0 if they name locks.
         reads: the part of the turns in which a worker reads; 0 if there are no readers.
         parties: the number of parties of the latches that workers visit in half of the turns; 0 for no latches.
@@ -66,6 +67,7 @@ class Job:
     tries: float
     nested: float = 0.2
     several: float = 0.0
+    crossed: float = 0.0
     limit: int = 0
     reads: float = 0.0
     parties: int = 0
@@ -100,6 +102,7 @@ class Process(ABC, Generic[ClientT]):
         self.markers = {place: Marker(folder / f"{place}.marker") for place in places}
         self.stopping = threading.Event()
         self.output = Output()
+        self.watched: dict[tuple[str, int], int] = {}  # grants of workers that wait, by lock and token
         self.told: set[tuple[str, int | None]] = set()
         self.found_lost: set[tuple[str, int | None]] = set()
 
@@ -122,6 +125,7 @@ class Process(ABC, Generic[ClientT]):
     def run(self) -> None:
         """Work until the process is told to stop."""
         threads = self.start()
+        threading.Thread(target=self._watch, args=(threads,), daemon=True).start()
         for line in sys.stdin:
             if not self.obey(json.loads(line)):
                 break
@@ -146,6 +150,25 @@ class Process(ABC, Generic[ClientT]):
             case _:
                 return False
         return True
+
+    def hold_name(self, lock: str, token: int) -> str:
+        """Return the name of a hold on the masters, which a `DeadlockError` would tell; an empty one if it is lost."""
+        holds = self.client._session.holds.copy().values()
+        return next((one.owner.decode() for one in holds if (one.keys.name, one.token) == (lock, token)), "")
+
+    def _watch(self, threads: Sequence[threading.Thread]) -> None:
+        """Record until when the holds of workers that wait for another lock are valid, as long as a thread works."""
+        session = self.client._session
+        while any(thread.is_alive() for thread in threads):
+            for hold in session.holds.copy().values() if self.watched else ():
+                grant, at, left = (
+                    self.watched.get((hold.keys.name, hold.token)),
+                    clock(),
+                    hold.remaining(session.clock()),
+                )
+                if grant is not None and left > 0:
+                    self.recorder.write("seen", grant=grant, until=at + left, at=at)
+            time.sleep(SAMPLE_SECONDS)
 
     def next_name(self) -> str:
         """Return the name of a lock that no other worker wants."""
