@@ -45,6 +45,10 @@ def test_a_key_that_another_program_has_written_is_a_mistake_with_a_reason(text:
         "Unknown Redis command called from script script: abc, on @user_script:5.",
         "Error running script (call to f_8): @user_script: 5: Unknown Redis command called from Lua script",
         "Unknown command called from script script: abc, on @user_script:5.",
+        "ERR Command is not available: 'EVALSHA'. See https://upstash.com/docs/redis for details",
+        "ERR command 'evalsha' not support for your account",
+        "This Redis command is not allowed from script script: abc, on @user_script:5.",
+        "Error running script (call to f_8): @user_script: 5: This Redis command is not allowed from scripts",
     ],
 )
 def test_a_command_that_the_server_does_not_know_is_a_mistake_with_a_reason(text: str) -> None:

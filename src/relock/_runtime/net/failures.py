@@ -18,8 +18,13 @@ _PERMANENT_TYPES = (
     redis_errors.AuthorizationError,
 )
 _NO_RIGHT_IN_SCRIPT = ("executing the script can't", "ACL failure in script")  # the words differ by version
-# A server's messages for a command that it lacks, or has renamed: to a client, and in a script, of Redis and Valkey.
-_UNKNOWN_COMMAND = ("unknown command", "Unknown command called from", "Unknown Redis command called from")
+# A server's messages for a command that it lacks, or has renamed: to a client, and in a script, of Redis and Valkey;
+# then those of two services, Upstash and Alibaba Cloud.
+_UNKNOWN_COMMAND = (
+    *("unknown command", "Unknown command called from", "Unknown Redis command called from"),
+    *("Command is not available", "not support for your account"),
+)
+_NOT_IN_SCRIPT = "command is not allowed from script"  # the command works outside scripts
 _PERMANENT_TEXTS = (
     "DB index is out of range",
     "WRONGPASS",
@@ -30,6 +35,7 @@ _PERMANENT_TEXTS = (
     "WRONGTYPE",
     *_NO_RIGHT_IN_SCRIPT,
     *_UNKNOWN_COMMAND,
+    _NOT_IN_SCRIPT,
 )
 
 # These errors come before a script's first write. After any other error, a part of the script may have run.
@@ -78,7 +84,8 @@ _NO_BREAKS = (
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 _NO_MORE_CONNECTIONS = "max number of clients"
 _ACL_PAGE = "give this user the rights that the documentation's ACL page lists"
-_RENAMED = "its rename-command may have taken the name away: relock doctor says which commands it lacks"
+_RENAMED = "its rename-command or its service has taken the command away: relock doctor says which it lacks"
+_OF_SERVICE = "a limit of this service: relock doctor says which commands it refuses"
 _PASSWORD = "it needs a password: in the URL, or for the command line in RELOCK_PASSWORD"
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")  # the words differ by the version of OpenSSL
 # Words of OpenSSL for a mistake in the configuration. Any other error (an end of file, an alert without a reason) may
@@ -96,6 +103,7 @@ _CLOSED = ("Connection reset by peer", "Connection closed by server", "Broken pi
 _ADVICE = (
     *((sign, _ACL_PAGE) for sign in ("NOPERM", *_NO_RIGHT_IN_SCRIPT)),
     *((sign, _RENAMED) for sign in _UNKNOWN_COMMAND),
+    (_NOT_IN_SCRIPT, _OF_SERVICE),
     ("OOM", "it is out of memory: raise maxmemory or free some"),
     ("NOREPLICAS", "too few replicas follow it: see its min-replicas-to-write"),
     ("MISCONF", "it can't write to its disk, and so refuses writes: see its log"),
