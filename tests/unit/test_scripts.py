@@ -256,6 +256,23 @@ def test_no_script_fails_because_a_message_is_refused() -> None:
     assert code.count("redis.pcall") == 2
 
 
+TELLS = re.compile(r"\b(?:hand_usual|tell_first|hand_over|hand_permit|pass_on|wake_\w+)\b")
+ENDS = {"release": 3, "give_back": 3, "force_release": 1}  # scripts that end a hold, by the ends of their names
+
+
+@pytest.mark.parametrize(("kind", "count"), ENDS.items())
+def test_a_hold_ends_before_the_first_message_that_tells_of_it(kind: str, count: int) -> None:
+    """A server may refuse a message in words that no test knows."""
+    names = [name for name in script_names() if name.removeprefix("read_").removeprefix("permit_") == kind]
+    assert len(names) == count
+    for name in names:
+        code = re.sub(r"--.*", "", (find_folder() / f"{name}.lua").read_text().partition("\n\n")[2])
+        end, message = re.search(r"'H?DEL'", code), TELLS.search(code)
+        assert end is not None
+        assert message is not None
+        assert end.start() < message.start(), name
+
+
 def test_numbers_become_text_only_by_digits() -> None:
     for path in Path(str(find_folder())).rglob("*.lua"):
         code = re.sub(r"--.*", "", path.read_text())
