@@ -34,7 +34,8 @@
 -- server for it, and a socket of another incarnation gets no vote any more. The script
 -- asks only if no vote was written on this socket just now: no data set can be copied so
 -- fast. For that, `socket` is <incarnation>?<16 digits>, the time of that vote on
--- this master's clock (us).
+-- this master's clock (us). Where the service refuses INFO in scripts, a `!` stands in place
+-- of the `?`, and the script does not ask: the marker must name the socket's incarnation.
 local function present_incarnation(incarnation)
   local info = redis.call('INFO', 'replication')
   local id = string.find(info, 'role:master', 1, true) and string.match(info, 'master_replid:(%x+)') or ''
@@ -52,7 +53,7 @@ local function no_vote_until(master, socket, guard_ms, owner, now_us)
   end
   local incarnation, has_moved = string.sub(socket, 1, -18), false
   local quiet_us = now_us - tonumber(string.sub(socket, -16))
-  if quiet_us < 0 or quiet_us > just_now_us then
+  if (quiet_us < 0 or quiet_us > just_now_us) and string.byte(socket, -17) == 63 then -- a ?
     local present = present_incarnation(incarnation)
     incarnation, has_moved = present, present ~= incarnation
   end

@@ -330,6 +330,14 @@ def load_all() -> None:
     """Load every script now, so that no call reads a file, which an upgrade in place may have replaced meanwhile."""
     for name in script_names():
         load(name)
+    probe()
+
+
+@cache
+def probe() -> tuple[str | bytes, ...]:
+    """Return the command that tries, in a script, what a service may refuse there: see ``lua/_lib/probe.lua``."""
+    folder = find_folder()
+    return "EVAL", _expand(folder, _fragment(folder, "probe")).encode(), "0"
 
 
 def _sha(source: bytes) -> str:

@@ -36,8 +36,7 @@ from relock._options import (
 )
 from relock._runtime.live_set import LiveSet
 from relock._runtime.machine import THREADS
-from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
-from relock._runtime.masters.master import Master
+from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.net.green import warning_of_greenlets
 from relock._runtime.net.parse import Nodes, parse_nodes, warning_of_number
 from relock._runtime.platform import Platform
@@ -336,12 +335,14 @@ class Client:
             QuorumError: too few masters answered.
             ConfigurationError: a master can't be used at all, or two are the same server.
         """
+        from relock._doctor.check import look_at
+
         failures, run_ids = [], []
         for master in self._session.masters:
             self._session.check_open()
             try:
                 master.ask_again(master.probe)
-                run_ids.append((master.address, master.ask_again(partial(self._look_at, master))))
+                run_ids.append((master.address, master.ask_again(partial(look_at, master, self._options))))
             except NETWORK_ERRORS as error:
                 failures.append(master.failed(error, sent=False))
         answered = len(self._session.masters) - len(failures)
@@ -352,17 +353,6 @@ class Client:
         self._session.raise_pending_warnings()
         problems = [text for master in self._session.masters for text in master.facts.problems.values()]
         return (*problems, *(f"{failure.master}: {failure.why}" for failure in failures))
-
-    def _look_at(self, master: Master) -> str:
-        """Return the run_id of a master; note as problems missing commands, and messages that reach no waiter."""
-        from relock._doctor.check import KINDS, look_at
-
-        with protocol_errors():
-            run_id, problems = look_at(master.opener.node, self._options.prefix, master.node_timeout)
-        for kind in KINDS:
-            master.facts.problems.pop(kind, None)
-        master.facts.problems.update(problems)
-        return run_id
 
     def statistics(self) -> "Statistics":
         """Return the counts so far, and the state of each master; no I/O."""

@@ -1233,6 +1233,41 @@ def test_a_socket_that_outlived_its_incarnation_has_no_vote(
     assert real.holder() == {}
 
 
+@TAKES
+@pytest.mark.every_server
+def test_a_script_that_may_not_ask_the_server_what_it_is_votes_by_marker_and_socket(
+    server: Server, real: Master, take: Callable[..., list[Any]]
+) -> None:
+    server.cli("ACL", "SETUSER", "blind", "reset", "on", ">x", "~*", "&*", "+@all", "-info")
+    with closing(redis.Redis.from_url(server.url)) as client:
+        client.auth("x", "blind")
+        blind = Master(client, incarnation=real.incarnation)
+        with pytest.raises(redis.ResponseError):
+            take(blind, guarded=True, guard_ms=500)
+        for marker in (None, outlived(real)):
+            real.redis.flushall()
+            if marker is not None:
+                mark(real, marker)
+            assert take(blind, guarded=True, guard_ms=500, proof=b"!")[0] == b"no_vote"
+            assert real.redis.hget(KEYS.master, "incarnation") == real.incarnation
+        mark(real, real.incarnation)
+        assert take(blind, guarded=True, guard_ms=900, proof=b"!")[0] in (b"granted", b"healed")
+    server.cli("ACL", "DELUSER", "blind")
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("proof", [b"?", b"!"])
+def test_a_grant_and_a_quarantine_name_the_incarnation_alone(real: Master, proof: bytes) -> None:
+    mark(real, real.incarnation)
+    real.put(State({ME: 1}, queue=[b"you:1@3000"]))
+    real.listen("you")
+    mark(real, real.incarnation)
+    release(real, guarded=True, guard_ms=900, proof=proof)
+    assert real.told()[0].endswith(b" 3000 " + real.incarnation + b" a")
+    assert quarantine(real, proof=proof)[0] == b"quarantined"
+    assert real.redis.hget(KEYS.master, "incarnation") == real.incarnation
+
+
 @pytest.mark.parametrize(
     ("quiet_us", "is_asked"), [(0, False), (1_000, False), (1_001, True), (10**15, True), (-1, True)]
 )

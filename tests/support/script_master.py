@@ -59,7 +59,7 @@ class ScriptMaster:
         given = {"not_after_us": FAR, "incarnation": self.incarnation, "guard_ms": 0, **given}
         given["not_after_us"] = b"%016d" % given["not_after_us"]
         if guarded:
-            given["incarnation"] += b"?%016d" % 0  # the last vote on this socket was long ago
+            given["incarnation"] += given.get("proof", b"?") + b"%016d" % 0  # the last vote on this socket was long ago
         ordered = [given[p.name] for p in script.arguments if p.name != "..."]
         keys = [getattr(self.KEYS, p.name) for p in script.keys if guarded or not p.optional]
         reply = self.redis.eval(script.source, len(keys), *keys, *ordered, *rest)

@@ -1,7 +1,13 @@
-"""Reading of INFO, in which a server describes itself, and judging of the server by it."""
+"""Reading of INFO, in which a server describes itself, and of what it refuses; judging of the server by them."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+# What follows where a server refuses a command in scripts.
+_THEN = {
+    "TIME": "relock can't work there, because each script reads the server's clock",
+    "INFO": "a restart guard does not notice that a master became a replica, and a master again, on open connections",
+}
 
 
 class ServerInfo(NamedTuple):
@@ -62,6 +68,22 @@ def read_info(text: bytes) -> ServerInfo:
         policy=fields.get("maxmemory_policy", ""),
         replicas=int(replicas) if replicas.isdigit() else 0,
     )
+
+
+def read_refusals(reply: Any) -> dict[str, str] | None:
+    """Return the commands that a server refuses in scripts, and its words, by its reply to `probe`.
+
+    Return None for any other reply: the server did not run the script.
+    """
+    if not isinstance(reply, list) or len(reply) % 2 or not all(isinstance(text, bytes) for text in reply):
+        return None
+    words = [text.decode(errors="replace") for text in reply]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def refused_in_scripts(command: str, words: str) -> str:
+    """Return the text of a problem: a server refuses this command in scripts, in these words."""
+    return f"it refuses {command} in scripts ({words}): {_THEN[command]}"
 
 
 def shared_servers(masters: Iterable[tuple[str, str]]) -> list[list[str]]:

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from relock._core.clocks import Offset
 from relock._core.effects import Answer, Failure
-from relock._core.info import ServerInfo, one_server, read_info, shared_servers
+from relock._core.info import ServerInfo, one_server, read_info, read_refusals, refused_in_scripts, shared_servers
 from relock._core.quorum import NEVER, quorum_of
 from relock._errors import ConfigurationError
 from relock._keys import master_key
@@ -108,6 +108,7 @@ class MasterFacts:
         asked_late: the failure of the master if it was connected too late to be asked.
         version: the version of the server; empty while it is not known.
         problems: texts for the user, by kind of problem.
+        refusals: the commands that the server refuses in scripts, with its words; None before it was asked.
         has_shown_marker: True once this client has seen the marker: if it is missing later, the master has forgotten.
         vote_at: our time from which the master has a vote again, if it has none now.
         trusted_from: our time; grants and renewals for requests that were sent earlier do not count.
@@ -131,6 +132,7 @@ class MasterFacts:
         self.asked_late = Failure(address, late, awaited=True, no_time=True)
         self.version = ""
         self.problems: dict[str, str] = {}
+        self.refusals: dict[str, str] | None = None
         self.guard_ms = options.guard_ms
         self.has_shown_marker = self.was_sound = False
         self.vote_at = 0.0
@@ -218,6 +220,30 @@ class MasterFacts:
             return self._problem("eviction", text)
         self.problems.pop("eviction", None)
         return []
+
+    def tried_in_scripts(self, reply: Any, time: Any) -> list[News]:
+        """Note the commands that the server refuses in scripts; a guard does without INFO there, with a warning.
+
+        Args:
+            reply: the reply to `relock._scripts.probe`; if it is an error, nothing is learnt.
+            time: the reply to TIME.
+
+        Raises:
+            ConfigurationError: the server refuses TIME in scripts, and only there.
+        """
+        found = read_refusals(reply)
+        words = found and found.get("TIME")
+        if words and not isinstance(time, BaseException):  # else a right is missing: the reply to TIME says so
+            raise ConfigurationError(f"{self.address}: {refused_in_scripts('TIME', words)}", option="nodes")
+        self.refusals = found
+        if found and "INFO" in found and self.guard_ms > 0:
+            return self._problem("scripts", f"{self.address}: {refused_in_scripts('INFO', found['INFO'])}")
+        return []
+
+    @property
+    def proof(self) -> bytes:
+        """Sign for scripts of how they prove the incarnation of the server: see ``lua/_lib/vote.lua``."""
+        return b"!" if self.refusals and "INFO" in self.refusals else b"?"
 
     def _info_refused(self, error: BaseException) -> list[News]:
         """Refuse a master without INFO if a guard needs INFO; else warn that a replica or eviction goes unnoticed."""

@@ -145,5 +145,5 @@ class SocketFacts:
         self.named_ms = self.guard_ms if facts.may_begin_guard else -self.guard_ms
         guard = pack_argument((b"+%d" if self.named_ms > self._own_guard_ms else b"%d") % self.named_ms)
         self.identity = pack_argument(self.incarnation) + guard
-        self.identity_head = b"$%d\r\n%b?" % (len(self.incarnation) + 17, self.incarnation)
+        self.identity_head = b"$%d\r\n%b%b" % (len(self.incarnation) + 17, self.incarnation, facts.proof)
         self.identity_tail = b"\r\n" + guard

@@ -2,34 +2,40 @@
 
 import os
 
-from relock._core.info import read_info
+from relock._core.info import read_info, refused_in_scripts
 from relock._doctor.asking import close, try_to_ask
-from relock._doctor.commands import ADVICE, missing_commands
+from relock._doctor.commands import ADVICE, missing_commands, refusals_in_scripts
 from relock._doctor.scratch import refusal_to_publish, refusal_to_subscribe
-from relock._runtime.net.node import Node
+from relock._options import ClientOptions
+from relock._runtime.masters.errors import protocol_errors
+from relock._runtime.masters.master import Master
 
-KINDS = ("commands", "waking")  # `look_at` may find these wrong: missing commands, and Pub/Sub
+KINDS = ("commands", "scripts", "waking")  # `look_at` finds missing commands, commands refused in scripts, no Pub/Sub
 
 
-def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, dict[str, str]]:
-    """Return the run_id of a master, and the faults that a client does not see on its own connections.
+@protocol_errors()
+def look_at(master: Master, options: ClientOptions) -> str:
+    """Return the run_id of a master, and note as its problems the faults that a client does not see itself.
 
     Args:
-        node: the master.
-        prefix: the prefix of the locks' channels.
-        timeout: seconds to wait for each reply.
+        master: the master, of a client.
+        options: the client's.
 
     Returns:
-        The run_id, empty if INFO is refused; and the faults in words, by those of the `KINDS` that have one.
+        The run_id, empty if INFO is refused.
 
     Raises:
         redis.RedisError, OSError: the master can't be reached, or refuses another command.
     """
-    listener = node.raw_connection(timeout)
+    node, facts, prefix = master.opener.node, master.facts, options.prefix
+    listener = node.raw_connection(master.node_timeout)
     try:
         listener.connect()
         info = try_to_ask(listener, "INFO", "server")
         missing = missing_commands(listener)
+        refused = refusals_in_scripts(listener)
+        if facts.guard_ms == 0 or isinstance(info, Exception):  # scripts then ask for no INFO
+            refused.pop("INFO", None)
         # The channel must be no client's own: while this listens, a message there would count as received.
         client = f"check-{os.urandom(8).hex()}"
         # PUBLISH comes first: a connection that has subscribed may not publish.
@@ -41,6 +47,12 @@ def look_at(node: Node, prefix: str, timeout: float) -> tuple[str, dict[str, str
     problems = {}
     if missing:
         problems["commands"] = f"{node.address}: it does not know {', '.join(missing)}: {ADVICE}"
+    if refused:
+        says = "; ".join(refused_in_scripts(command, words) for command, words in refused.items())
+        problems["scripts"] = f"{node.address}: {says}"
     if refusal is not None:
         problems["waking"] = f"{node.address}: {refusal.says}: {refusal.advice}"
-    return run_id, problems
+    for kind in KINDS:
+        facts.problems.pop(kind, None)
+    facts.problems.update(problems)
+    return run_id

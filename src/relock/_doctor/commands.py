@@ -4,10 +4,11 @@ import re
 
 from redis import exceptions as redis_errors
 
+from relock._core.info import read_refusals
 from relock._doctor.asking import try_to_ask
 from relock._runtime.net.failures import is_unknown_command
 from relock._runtime.net.raw_connection import RawConnection
-from relock._scripts import load, script_names
+from relock._scripts import load, probe, script_names
 
 _OF_CLIENTS = ("EVAL", "EVALSHA", "HMGET", "INFO", "SUBSCRIBE", "TIME")
 _OPTIONAL = ("PUBSUB",)  # scripts work without this command
@@ -36,3 +37,12 @@ def missing_commands(raw: RawConnection) -> list[str]:
         for command, reply in replies
         if isinstance(reply, redis_errors.ResponseError) and is_unknown_command(str(reply))
     ]
+
+
+def refusals_in_scripts(raw: RawConnection) -> dict[str, str]:
+    """Return the commands that the server refuses in scripts, with its words; empty where it runs no script.
+
+    Raises:
+        redis.RedisError, OSError: the connection breaks.
+    """
+    return read_refusals(try_to_ask(raw, *probe())) or {}

@@ -5,9 +5,9 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 
-from relock._core.info import ServerInfo, fields_of, read_info
+from relock._core.info import ServerInfo, fields_of, read_info, refused_in_scripts
 from relock._doctor.asking import try_to_ask
-from relock._doctor.commands import ADVICE, missing_commands
+from relock._doctor.commands import ADVICE, missing_commands, refusals_in_scripts
 from relock._doctor.findings import CLOCK_OFFSET_SECONDS_MAX, Examination, Verdict
 from relock._doctor.marker import Marker, read_marker, utc
 from relock._keys import master_key, scan_pattern
@@ -16,6 +16,7 @@ from relock._runtime.net.raw_connection import RawConnection
 
 CLOCK_SAMPLES = 5
 REDIS_MIN, VALKEY_MIN = (6, 2), (7, 2)
+SERVICES = "allow it in this user's ACL; if the service forbids it, see the documentation's page on managed services"
 
 
 def look_at_state(raw: RawConnection, found: Examination, prefix: str, masters: int) -> None:
@@ -35,6 +36,9 @@ def _look_at_commands(raw: RawConnection, found: Examination) -> None:
         found.add("commands", Verdict.WRONG, f"it does not know {', '.join(missing)}", ADVICE)
     else:
         found.add("commands", Verdict.OK, "it knows all commands that relock sends")
+    for command, words in refusals_in_scripts(raw).items():
+        verdict = Verdict.WRONG if command == "TIME" else Verdict.NOTE
+        found.add("in scripts", verdict, refused_in_scripts(command, words), SERVICES)
 
 
 def _look_at_info(raw: RawConnection, found: Examination) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from redis import exceptions as redis_errors
 
-from relock._scripts import load, script_names
+from relock._scripts import load, probe, script_names
 from relock.testing._arguments import ReplyError
 from relock.testing._conditions import Conditions
 from relock.testing._master import VirtualMaster
@@ -181,6 +181,8 @@ class Server:
         word = command[0].upper()
         if raw.subscriptions and word not in _SUBSCRIBED:
             return redis_errors.ResponseError(f"ERR Can't execute '{word.decode().lower()}': only (P|S)SUBSCRIBE")
+        if word == b"EVAL" and command[1] == _PROBE:
+            return []  # it refuses no command
         if word in SCRIPTED:
             self.asked_at[raw.process.name] = self.world.now
             reply = self._run(word, command, raw.process)
@@ -248,6 +250,7 @@ class Server:
 
 _SCRIPTS = {load(name).sha.encode(): load(name) for name in script_names()}
 _SHAS = {script.source: sha for sha, script in _SCRIPTS.items()}
+_PROBE = probe()[1]
 _QUARANTINE = load("quarantine").sha.encode()
 _BLUNT = frozenset({load("force_release").sha.encode(), load("force_release").source})
 SCRIPTED = frozenset({b"EVALSHA", b"EVAL"})

@@ -125,6 +125,35 @@ def test_a_server_that_refuses_info_has_no_name_and_cannot_have_a_guard() -> Non
         make().introduce([REFUSED] * 3)
 
 
+def test_a_service_that_refuses_time_in_scripts_alone_can_have_no_locks() -> None:
+    facts, refused = make(), [b"TIME", b"ERR This Redis command is not allowed from script"]
+    with pytest.raises(ConfigurationError, match=r"a: it refuses TIME in scripts \(ERR This Redis .*can't work there"):
+        facts.tried_in_scripts(refused, [b"1", b"2"])
+    facts.tried_in_scripts(refused, REFUSED)  # a right is missing, which the reply to TIME says
+    assert facts.refusals == {"TIME": "ERR This Redis command is not allowed from script"}
+
+
+def test_where_info_is_refused_in_scripts_a_guard_does_without_it_and_warns_once() -> None:
+    refused = [b"INFO", b"ERR no"]
+    facts = make()
+    assert facts.proof == b"?"
+    (problem,) = facts.tried_in_scripts(refused, [b"1", b"2"])
+    assert isinstance(problem, Problem)
+    assert "a: it refuses INFO in scripts (ERR no)" in problem.text
+    assert (facts.proof, facts.tried_in_scripts(refused, [b"1", b"2"])) == (b"!", [])
+    unguarded = make(guard=0.0)
+    assert (unguarded.tried_in_scripts(refused, [b"1", b"2"]), unguarded.proof) == ([], b"!")
+
+
+@pytest.mark.parametrize("reply", [REFUSED, None, b"TIME", [b"TIME"], [None, b"x"], [b"TIME", 7]])
+def test_a_server_that_did_not_run_the_probe_is_asked_again(reply: Any) -> None:
+    facts = make()
+    facts.tried_in_scripts(reply, [b"1", b"2"])
+    assert facts.refusals is None
+    facts.tried_in_scripts([], [b"1", b"2"])
+    assert facts.refusals == {}
+
+
 def test_a_problem_is_news_once_until_it_is_gone() -> None:
     facts, evicting = make(), [*INFO[:2], b"maxmemory_policy:allkeys-lru"]
     counts = [len(facts.introduce(said)[1]) for said in (evicting, evicting, INFO, evicting)]

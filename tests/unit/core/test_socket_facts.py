@@ -102,6 +102,14 @@ def test_a_guard_is_named_below_0_until_a_quorum_is_judged_or_a_marker_was_seen(
         assert named_guard(shown) == b"30600", "a quorum changes the name on older connections, too"
 
 
+def test_scripts_are_told_whether_they_may_ask_the_server_what_it_is() -> None:
+    for refused, sign in (([], b"?"), ([b"INFO", b"ERR no"], b"!")):
+        shown, facts = make()
+        facts.tried_in_scripts(refused, TIME)
+        shown.introduced(SERVER, TIME, [None])
+        assert shown.identity_head == b"$%d\r\n%b%b" % (len(SERVER) + 17, SERVER, sign)
+
+
 def test_a_guard_that_others_have_is_named_as_theirs() -> None:
     shown, facts = make()
     facts.has_shown_marker = True

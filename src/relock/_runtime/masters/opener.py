@@ -13,6 +13,7 @@ from relock._runtime.net.green import check_threads
 from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.platform import Platform
+from relock._scripts import probe
 
 
 class MasterListener(Protocol):
@@ -86,16 +87,20 @@ class Opener:
         """
         raw.connect()
         facts, naming = self.facts, self.naming
-        commands: list[tuple[str, ...]] = [*naming, *INTRODUCTION, ("TIME",)]
+        commands: list[tuple[str | bytes, ...]] = [*naming, *INTRODUCTION, ("TIME",)]
         if facts.marker is not None:
             commands.append(("HMGET", facts.marker, "guard_ms"))
+        probes = [probe()] if facts.refusals is None else []
+        commands += probes
         sent_at = self.clock()
         raw.send_packed_command(raw.pack_commands(commands), check_health=False)
         until = sent_at + self.node_timeout
         replies = [self._read(raw, until) for _ in commands][len(naming) :]
         count = len(INTRODUCTION)
         incarnation = self.introduce(replies[:count])
-        time, marker = replies[count], [None] if facts.marker is None else replies[-1]
+        time, marker = replies[count], [None] if facts.marker is None else replies[count + 1]
+        if probes:
+            self.act(facts.tried_in_scripts(replies[-1], time))
         self.act(shown.introduced(incarnation, time, marker))
         known, offset = facts.known
         if known == incarnation:  # else another thread has found another server meanwhile, with another clock

@@ -1,0 +1,86 @@
+"""Services that refuse commands, in scripts or everywhere: what a client says of that, and how it works then."""
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+from unittest import mock
+
+import pytest
+from support.servers import Server
+from support.services import Service, playing
+from support.until import until
+
+from relock import Client, ConfigurationError, LockLostError, QuorumError, RelockWarning
+from relock._doctor.examine import examine_all
+from relock._doctor.findings import Verdict
+from relock._runtime.net.parse import parse_nodes
+
+Connect = Callable[..., Client]
+TTL = 3.0  # seconds; the watchdog renews after a third of it
+PATIENT = 60.0  # seconds, for what a busy machine may delay
+
+
+def found_by_doctor(url: str) -> dict[str, tuple[Verdict, str]]:
+    """Return doctor's findings about a server, by what was looked at."""
+    (examined,) = examine_all(parse_nodes(url), "lock", 5.0)
+    return {finding.check: (finding.verdict, finding.says) for finding in examined.findings}
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("masters", [1, 3])
+def test_a_service_that_refuses_time_in_scripts_is_a_mistake_at_once(
+    server: Server, connect: Connect, name: str, masters: int
+) -> None:
+    service = Service(("-time",), only_in_scripts=(b"TIME",))
+    with playing(service, server, "untimely") as url:
+        nodes = [url, *("redis://127.0.0.1:1", "redis://127.0.0.1:2")[: masters - 1]]
+        client = connect(nodes, patience=math.inf)
+        for call in (client.lock(name).acquire, client.check):
+            with pytest.raises(ConfigurationError, match=r"it refuses TIME in scripts .*can't work there") as caught:
+                call()
+            assert caught.value.option == "nodes"
+        verdict, says = found_by_doctor(url)["in scripts"]
+        assert (verdict, "it refuses TIME in scripts" in says) == (Verdict.WRONG, True)
+
+
+def use(url: str, connect: Connect, name: str, **options: Any) -> tuple[Client, Client]:
+    """Take a lock, wait for it, hand it over, renew it and lose it; return the two clients that did so."""
+    one, two = (connect(url, ttl=TTL, **options) for _ in "12")
+    first, second = one.lock(name), two.lock(name, owner="of several threads")
+    assert first.acquire(timeout=PATIENT)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(second.acquire, timeout=PATIENT)
+        until(lambda: first.info().queue or waiting.done(), within=PATIENT, what="the other client waits")
+        token = first.ensure()
+        assert first.extend() > 0
+        first.release()
+        assert waiting.result()
+    assert second.ensure() > token
+    before = second.remaining()
+    until(lambda: second.remaining() > before, within=PATIENT, what="the watchdog has renewed")
+    assert two.force_release(name)
+    with pytest.raises(LockLostError):
+        second.extend()
+    with suppress(LockLostError):
+        second.release()
+    return one, two
+
+
+@pytest.mark.every_server
+def test_a_guard_does_without_info_in_scripts_and_says_so(own_server: Server, connect: Connect, name: str) -> None:
+    service = Service(("-info",), only_in_scripts=(b"INFO",))
+    with playing(service, own_server, "blind") as url:
+        with pytest.warns(RelockWarning, match="it refuses INFO in scripts") as caught:
+            one, _ = use(url, connect, name, restart_guard=TTL)
+        assert len(caught) == 2, "each client warns once"
+        (problem,) = one.check()
+        assert "it refuses INFO in scripts" in problem
+        assert one.statistics().masters[0].problems == (problem,)
+        assert found_by_doctor(url)["in scripts"] == (Verdict.NOTE, mock.ANY)
+        own_server.cli("FLUSHALL")
+        with pytest.raises(QuorumError, match="may have forgotten leases"):
+            one.lock(name).acquire(blocking=False)
+        with one.lock(name, timeout=PATIENT):
+            pass
