@@ -230,6 +230,7 @@ class Straight:
         ("TRYAGAIN Multiple keys request", False),
         ("it has not answered", False),
         ("CLUSTERDOWN Hash slot not served", True),
+        ("TRYAGAIN: Script attempted to access a non local key in a cluster node", True),
         ("READONLY You can't write against a read only replica", True),
     ],
 )

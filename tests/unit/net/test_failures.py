@@ -57,6 +57,26 @@ def test_a_command_that_the_server_does_not_know_is_a_mistake_with_a_reason(text
     assert "relock doctor says which" in failure.why
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis.ResponseError("CROSSSLOT Keys in request don't hash to the same slot"),
+        redis.exceptions.ClusterCrossSlotError("Keys in request don't hash to the same slot"),
+        redis.ResponseError(
+            "ERR Script attempted to access a non local key in a cluster node script: abc, on @user:5"
+        ),
+        redis.ResponseError("Lua script attempted to access a non local key in a cluster node"),
+        redis.ResponseError("Attempted to access a non local key in a cluster node"),
+        redis.ResponseError("Script attempted to access keys that do not hash to the same slot"),
+    ],
+    ids=str,
+)
+def test_a_key_in_a_slot_of_another_node_is_one_to_try_again_and_nothing_was_written(error: Exception) -> None:
+    failure = failure_of("m", error, sent=True)
+    assert failure.why.startswith("TRYAGAIN: ")
+    assert (failure.sent, failure.permanent) == (False, False)
+
+
 def test_a_service_that_sentinels_do_not_know_is_a_mistake() -> None:
     error = redis.ConnectionError("no Sentinel names a master: s:1: ERR No such master with that name")
     failure = failure_of("m", error, sent=False)

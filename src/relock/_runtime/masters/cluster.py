@@ -37,7 +37,7 @@ from relock._scripts import Call, Prepared
 logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS_MIN = 0.1  # between two questions which node serves which slot
-_MAY_HAVE_CHANGED = re.compile("MOVED|CLUSTERDOWN|MASTERDOWN|READONLY")
+_MAY_HAVE_CHANGED = re.compile("MOVED|CLUSTERDOWN|MASTERDOWN|READONLY|TRYAGAIN:")
 
 
 class OpenerToAny(Opener):

@@ -55,6 +55,10 @@ _NOTHING_WRITTEN = (
     "CLUSTERDOWN",
 )
 
+# A node's messages, in a script or to a client, about a key that is not its business while slots move; Redis puts no
+# such word as TRYAGAIN before them in a script.
+_NOT_ITS_SLOT = ("CROSSSLOT", "do not hash to the same slot", "don't hash to the same slot", "access a non local key")
+
 # redis-py drops the first word of these messages; the type of its exception (the first that fits) shows the word.
 _FIRST_WORDS: tuple[tuple[type[Exception], str], ...] = (
     (redis_errors.MovedError, "MOVED"),
@@ -137,6 +141,8 @@ def failure_of(master: str, error: BaseException, *, sent: bool) -> Failure:
     text = words_of(error)
     if isinstance(error, redis_errors.BusyLoadingError):
         text, sent = f"LOADING: {text}", False
+    if isinstance(error, redis_errors.ResponseError) and any(sign in text for sign in _NOT_ITS_SLOT):
+        text = f"TRYAGAIN: {text}"  # a script touches a key before it writes anything
     if isinstance(error, redis_errors.ResponseError) and any(sign in text for sign in _NOTHING_WRITTEN):
         sent = False
     scheme = _advice_on_scheme(master, error, text, sent)
