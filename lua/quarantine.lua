@@ -33,7 +33,7 @@ local guard_ms = ARGV[5]
 if now_us > tonumber(not_after_us) then
   return { 'void', now_us }
 end
-local named = string.match(incarnation, '^[^?!]*')
+local named = string.match(incarnation, '^[^?!=]*')
 local own_ms = tonumber(guard_ms)
 if not master or accused ~= named or own_ms < 0 then
   return { 'absent', now_us }

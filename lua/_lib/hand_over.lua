@@ -14,7 +14,7 @@
 -- first waiter lives. Then waiters are only woken.
 local function hand_over(lock, queue, waiters, token_key, releaser, incarnation, now_us)
   local room = string.sub(string.match(releaser, '^[^:]*:([^@~&#]*)'), -16) .. '.'
-  local server = string.match(incarnation, '^[^?!]+') or '-'
+  local server = string.match(incarnation, '^[^?!=]+') or '-'
   local lease_ms, hold
   local token, kept_ms, told = nil, 0, 0
   local grantee = tell_first(lock, queue, waiters, nil, function(uuid, name, waiter, ticket)

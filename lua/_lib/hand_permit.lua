@@ -7,7 +7,7 @@
 local function hand_permit(permits, queue, waiters, token_key, leases, limit, used, slot, releaser, incarnation,
   now_us)
   local room = string.sub(string.match(releaser, '^[^:]*:([^@~&#]*)'), -16) .. '.'
-  local server = string.match(incarnation, '^[^?!]+') or '-'
+  local server = string.match(incarnation, '^[^?!=]+') or '-'
   local lease_ms, hold
   local token, kept_ms, told = nil, 0, 0
   local grantee = tell_first(permits, queue, waiters, nil, function(uuid, name, waiter, ticket)

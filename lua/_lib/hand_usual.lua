@@ -21,7 +21,7 @@ if client and lease_ms + 1000 <= tonumber(token_ms) and not string.find(ticket, 
   if not last or (#last == #now and last < now) then
     local prefix, name = string.match(lock, '^([^{]*:){(.*)}$')
     local hold = string.sub(room, -16) .. '.' .. ticket
-    local server = string.match(incarnation, '^[^?!]+') or '-'
+    local server = string.match(incarnation, '^[^?!=]+') or '-'
     local message = 'grant ' .. uuid .. ' ' .. hold .. ' ' .. now .. ' ' .. now .. ' ' .. lease_ms .. ' ' .. server
       .. ' ' .. name
     --#include tell heard

@@ -36,6 +36,8 @@
 -- fast. For that, `socket` is <incarnation>?<16 digits>, the time of that vote on
 -- this master's clock (us). Where the service refuses INFO in scripts, a `!` stands in place
 -- of the `?`, and the script does not ask: the marker must name the socket's incarnation.
+-- For a client that relies on the marker alone, a `=` stands there: any marker is right, and
+-- only a missing one begins the guard.
 local function present_incarnation(incarnation)
   local info = redis.call('INFO', 'replication')
   local id = string.find(info, 'role:master', 1, true) and string.match(info, 'master_replid:(%x+)') or ''
@@ -62,6 +64,9 @@ local function no_vote_until(master, socket, guard_ms, owner, now_us)
   if not (known_ms and known_ms < 2 ^ 40 and until_us and until_us < 2 ^ 63) then
     -- Another program wrote the marker, so it counts as missing.
     marker[1], known_ms = nil, 0
+  end
+  if marker[1] and string.byte(socket, -17) == 61 then -- a =
+    incarnation = marker[1]
   end
   local is_first, own_ms = tonumber(guard_ms) < 0, math.abs(tonumber(guard_ms))
   local largest_ms = math.max(known_ms, own_ms)

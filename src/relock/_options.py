@@ -30,6 +30,7 @@ DEADLOCK_AFTER_SECONDS = 2.5
 GUARD_FACTOR = 1.02  # the excess allows for clocks that run at different rates
 
 Handoff = Literal["grant", "wake"]
+RestartGuardBy = Literal["server", "marker"]
 OnDeadlock = Literal["raise", "report", "ignore"]
 DEADLOCK_RAISES, DEADLOCK_REPORTED, DEADLOCK_OFF = get_args(OnDeadlock)
 OnLost = Callable[[Loss], object]
@@ -181,6 +182,7 @@ class ClientArguments(TypedDict, total=False):
     max_hold: float | None
     patience: float
     restart_guard: float | None
+    restart_guard_by: RestartGuardBy
     min_replicas: int
     replica_timeout: float
     max_connections: int
@@ -232,6 +234,7 @@ class ClientOptions:
         default=None,
         validator=_seconds(0.0, TTL_SECONDS_MAX, "0 (no guard) or more seconds, at most 10 years", optional=True),
     )
+    restart_guard_by: RestartGuardBy = field(default="server", validator=_one_of(RestartGuardBy))
     min_replicas: int = field(default=0, validator=_min_replicas)
     replica_timeout: float = field(default=1.0, validator=_seconds(math.ulp(0.0), math.inf, "more than 0 seconds"))
     max_connections: int = field(default=64, validator=_max_connections)

@@ -94,6 +94,7 @@ class AsyncClient:
         max_hold: seconds, above 0, after which the watchdog renews a hold no more; default None: no limit.
         patience: seconds, 0 to ``math.inf``, for which an acquire goes on without a quorum; default 30.0.
         restart_guard: seconds, 0 to 10 years, without grants after a restart; default None: 0 for one master, else ttl.
+        restart_guard_by: ``"server"``, the default: the guard asks which server it is; ``"marker"``: only for its key.
         min_replicas: replicas that must confirm a grant and a renewal, 0 to 2147483647; default 0.
         replica_timeout: longest wait for these replicas in seconds, above 0; default 1.0.
         max_connections: connections for calls to each master, from 1; default 64.

@@ -69,18 +69,50 @@ def use(url: str, connect: Connect, name: str, **options: Any) -> tuple[Client, 
 
 
 @pytest.mark.every_server
-def test_a_guard_does_without_info_in_scripts_and_says_so(own_server: Server, connect: Connect, name: str) -> None:
+def test_a_guard_does_without_info_in_scripts_and_says_so(server: Server, connect: Connect, name: str) -> None:
     service = Service(("-info",), only_in_scripts=(b"INFO",))
-    with playing(service, own_server, "blind") as url:
+    with playing(service, server, "blind") as url:
         with pytest.warns(RelockWarning, match="it refuses INFO in scripts") as caught:
-            one, _ = use(url, connect, name, restart_guard=TTL)
+            one, _ = use(url, connect, name, restart_guard=TTL, prefix=name)
         assert len(caught) == 2, "each client warns once"
         (problem,) = one.check()
         assert "it refuses INFO in scripts" in problem
         assert one.statistics().masters[0].problems == (problem,)
         assert found_by_doctor(url)["in scripts"] == (Verdict.NOTE, mock.ANY)
-        own_server.cli("FLUSHALL")
-        with pytest.raises(QuorumError, match="may have forgotten leases"):
-            one.lock(name).acquire(blocking=False)
-        with one.lock(name, timeout=PATIENT):
-            pass
+        assert_guard_begins(server, one, name)
+
+
+def assert_guard_begins(server: Server, client: Client, name: str) -> None:
+    """Check that a server without its marker has no vote for the time of the guard."""
+    server.cli("DEL", f"{name}:master")  # as a flush does
+    with pytest.raises(QuorumError, match="may have forgotten leases"):
+        client.lock(name).acquire(blocking=False)
+    with client.lock(name, timeout=PATIENT):
+        pass
+
+
+NAMELESS = {
+    "refuses INFO": Service(("-info",)),
+    "names no run_id": Service(("-info",), only_in_scripts=(b"INFO",), hidden=b"run_id"),
+}
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("limit", NAMELESS)
+def test_where_a_server_does_not_say_which_it_is_a_guard_goes_by_the_marker_if_told_to(
+    server: Server, connect: Connect, name: str, limit: str
+) -> None:
+    with playing(NAMELESS[limit], server, "blind") as url:
+        client = connect(url, ttl=TTL, restart_guard=TTL, prefix=name)
+        with pytest.raises(ConfigurationError, match=rf"{limit}.* restart_guard_by=\"marker\"") as caught:
+            client.lock(name).acquire()
+        assert caught.value.option == "restart_guard"
+        with pytest.warns(RelockWarning, match=limit) as warned:
+            one, _ = use(url, connect, name, restart_guard=TTL, restart_guard_by="marker", prefix=name)
+        assert len(warned) == 2, "each client warns once"
+        (problem,) = one.check()
+        assert limit in problem
+        assert found_by_doctor(url)["INFO"] == (mock.ANY, mock.ANY)
+        assert_guard_begins(server, one, name)
+        server.cli("HSET", f"{name}:master", "incarnation", "another")  # as a restart with old data looks
+        assert one.lock(name).acquire(blocking=False), "the marker alone does not show that"

@@ -1255,8 +1255,22 @@ def test_a_script_that_may_not_ask_the_server_what_it_is_votes_by_marker_and_soc
     server.cli("ACL", "DELUSER", "blind")
 
 
+@TAKES
+@pytest.mark.parametrize("found", [None, b"another:repl", b"-"])
+def test_by_the_marker_alone_only_a_missing_one_begins_the_guard(
+    real: Master, take: Callable[..., list[Any]], found: bytes | None
+) -> None:
+    if found is not None:
+        mark(real, found)
+    given: dict[str, Any] = {"guarded": True, "guard_ms": 900, "incarnation": b"-", "proof": b"="}
+    assert (take(real, **given)[0] == b"no_vote") is (found is None)
+    assert real.redis.hget(KEYS.master, "incarnation") == (found or b"-")
+    assert take(real, guarded=True, guard_ms=900)[0] == b"no_vote", "a client that asks the server begins the guard"
+    assert take(real, **given)[0] == b"no_vote", "that guard counts for all"
+
+
 @pytest.mark.every_server
-@pytest.mark.parametrize("proof", [b"?", b"!"])
+@pytest.mark.parametrize("proof", [b"?", b"!", b"="])
 def test_a_grant_and_a_quarantine_name_the_incarnation_alone(real: Master, proof: bytes) -> None:
     mark(real, real.incarnation)
     real.put(State({ME: 1}, queue=[b"you:1@3000"]))

@@ -19,7 +19,7 @@ from relock._options import ClientOptions
 
 INTRODUCTION = (("INFO", "server"), ("INFO", "replication"), ("INFO", "memory"))  # what each new socket is asked
 UNKNOWN = b""  # the incarnation of a master that has not been reached
-NAMELESS = b"-"  # the incarnation of a master that refuses INFO, also in the messages of its scripts
+NAMELESS = b"-"  # the incarnation of a master whose INFO does not name it, also in the messages of its scripts
 GUARD_MS_END = 2**40  # 34 years, more than any option takes; `lua/_lib/vote.lua` ends there, too
 GUARD_NEWS_SECONDS = 0.1  # a guard that ends later than the last one by more than this is another guard
 STEPS_MAX = 64  # steps that are remembered of one clock
@@ -86,7 +86,7 @@ class Known(NamedTuple):
     """Server that is the master now, and its clock: one value, so that no thread mixes up the facts of two servers.
 
     Attributes:
-        incarnation: its run id and its replication id; `UNKNOWN`, or `NAMELESS` if it refuses INFO.
+        incarnation: its run id and its replication id; `UNKNOWN`, or `NAMELESS` if INFO does not say.
         offset: how far its clock is ahead of ours.
     """
 
@@ -106,6 +106,7 @@ class MasterFacts:
         no_reply_yet: the answer for the master after it was asked, until it answers.
         asked_shortly: the failure of the master if it had less time than the others to answer.
         asked_late: the failure of the master if it was connected too late to be asked.
+        by_marker: a guard relies on the marker alone.
         version: the version of the server; empty while it is not known.
         problems: texts for the user, by kind of problem.
         refusals: the commands that the server refuses in scripts, with its words; None before it was asked.
@@ -134,6 +135,7 @@ class MasterFacts:
         self.problems: dict[str, str] = {}
         self.refusals: dict[str, str] | None = None
         self.guard_ms = options.guard_ms
+        self.by_marker = options.restart_guard_by == "marker"
         self.has_shown_marker = self.was_sound = False
         self.vote_at = 0.0
         self.known = Known(UNKNOWN, Offset(options.drift_factor))
@@ -167,20 +169,22 @@ class MasterFacts:
             replies: the server's replies to `INTRODUCTION`; an error is an exception among them.
 
         Raises:
-            ConfigurationError: the server is a replica or a node of a Cluster, or refuses INFO, which a guard needs.
+            ConfigurationError: the server is a replica or a node of a Cluster, or has no name, which a guard needs.
             ConnectionError: a node of a Cluster has become a replica.
             ValueError: a reply is no reply to INFO.
         """
-        refused = next((reply for reply in replies if isinstance(reply, BaseException)), None)
-        if refused is not None:
-            news = self._info_refused(refused)
+        if any(isinstance(reply, BaseException) for reply in replies):
+            # The error's words are left out: they differ by the connection, and this is to be said once.
+            news = self._without_name("it refuses INFO", "whether it is a replica or may evict is not known")
             incarnation = NAMELESS
         elif not all(isinstance(reply, bytes) for reply in replies):
             raise ValueError(f"no reply to INFO: {replies!r:.100}")
         else:
             info = read_info(b"\r\n".join(replies))
             news = self._check_info(info)  # first: a replica raises here, so the master's own sockets stay in use
-            incarnation = info.incarnation.encode()
+            incarnation = info.incarnation.encode() if info.run_id else NAMELESS
+            if not info.run_id:
+                news += self._without_name("INFO names no run_id", "a restart may go unnoticed")
         return incarnation, [*news, *self.see_incarnation(incarnation)]
 
     def see_incarnation(self, incarnation: bytes) -> list[News]:
@@ -236,24 +240,26 @@ class MasterFacts:
         if words and not isinstance(time, BaseException):  # else a right is missing: the reply to TIME says so
             raise ConfigurationError(f"{self.address}: {refused_in_scripts('TIME', words)}", option="nodes")
         self.refusals = found
-        if found and "INFO" in found and self.guard_ms > 0:
+        if found and "INFO" in found and self.guard_ms > 0 and not self.by_marker:
             return self._problem("scripts", f"{self.address}: {refused_in_scripts('INFO', found['INFO'])}")
         return []
 
     @property
     def proof(self) -> bytes:
         """Sign for scripts of how they prove the incarnation of the server: see ``lua/_lib/vote.lua``."""
+        if self.by_marker:
+            return b"="
         return b"!" if self.refusals and "INFO" in self.refusals else b"?"
 
-    def _info_refused(self, error: BaseException) -> list[News]:
-        """Refuse a master without INFO if a guard needs INFO; else warn that a replica or eviction goes unnoticed."""
-        if self.guard_ms > 0:
+    def _without_name(self, why: str, unknown: str) -> list[News]:
+        """Refuse a master that does not say which server it is, if the guard asks for that; else warn."""
+        if self.guard_ms > 0 and not self.by_marker:
             raise ConfigurationError(
-                f"{self.address} refuses INFO ({error}), and restart_guard={self._options.restart_guard} needs it: "
-                "allow the command, or set restart_guard=0",
+                f"{self.address}: {why}, and restart_guard={self._options.restart_guard} needs it: allow the command, "
+                'set restart_guard=0, or read what restart_guard_by="marker" does not cover',
                 option="restart_guard",
             )
-        return self._problem("info", f"{self.address} refuses INFO: whether it is a replica or may evict is not known")
+        return self._problem("info", f"{self.address}: {why}: {unknown}")
 
     def _problem(self, kind: str, text: str) -> list[News]:
         if self.problems.get(kind) == text:

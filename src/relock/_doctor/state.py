@@ -6,6 +6,7 @@ from typing import Any
 from redis import exceptions as redis_errors
 
 from relock._core.info import ServerInfo, fields_of, read_info, refused_in_scripts
+from relock._core.master_facts import NAMELESS
 from relock._doctor.asking import try_to_ask
 from relock._doctor.commands import ADVICE, missing_commands, refusals_in_scripts
 from relock._doctor.findings import CLOCK_OFFSET_SECONDS_MAX, Examination, Verdict
@@ -49,8 +50,15 @@ def _look_at_info(raw: RawConnection, found: Examination) -> None:
         found.add("INFO", Verdict.WRONG, with_advice(str(refusal)), advice)
         return
     info = read_info(b"\r\n".join(replies))
-    found.run_id, found.role, found.incarnation, found.version = info.run_id, info.role, info.incarnation, info.version
-    found.add("INFO", Verdict.OK, "permitted")
+    found.run_id, found.role, found.version = info.run_id, info.role, info.version
+    found.incarnation = info.incarnation if info.run_id else ""
+    if info.run_id:
+        found.add("INFO", Verdict.OK, "permitted")
+    else:
+        advice = (
+            'a restart_guard needs it: see restart_guard_by="marker" on the documentation\'s page on managed services'
+        )
+        found.add("INFO", Verdict.NOTE, "permitted, but it names no run_id", advice)
     _judge_role(info, found)
     _judge_version(info, found)
     _judge_eviction(info, found)
@@ -147,7 +155,7 @@ def _judge_vote(found: Examination, guard: float, marker: Marker) -> None:
     advice = (
         f"nothing to do: it grants no locks meanwhile. If a guard of {guard:g} s is a mistake: relock guard --lower"
     )
-    if found.incarnation and marker.incarnation != found.incarnation:
+    if found.incarnation and marker.incarnation not in (found.incarnation, NAMELESS.decode()):
         found.vote_in = guard
         says = f"it has restarted, failed over or lost its data since it was last used: no vote for {guard:g} s then"
     elif found.vote_in:

@@ -145,6 +145,20 @@ def test_where_info_is_refused_in_scripts_a_guard_does_without_it_and_warns_once
     assert (unguarded.tried_in_scripts(refused, [b"1", b"2"]), unguarded.proof) == ([], b"!")
 
 
+@pytest.mark.parametrize(
+    ("said", "words"), [([REFUSED] * 3, "it refuses INFO"), ([b"run_id:", *INFO[1:]], "INFO names no run_id")]
+)
+def test_a_server_without_a_name_can_have_a_guard_by_its_marker_alone(said: list[Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{words}.*restart_guard_by"):
+        make().introduce(said)
+    facts = MasterFacts(0, "a", ClientOptions(restart_guard=30.0, restart_guard_by="marker"))
+    incarnation, (problem, *_) = facts.introduce(said)
+    assert (incarnation, facts.proof) == (NAMELESS, b"=")
+    assert isinstance(problem, Problem)
+    assert words in problem.text
+    assert facts.tried_in_scripts([b"INFO", b"ERR no"], [b"1", b"2"]) == [], "scripts do not ask"
+
+
 @pytest.mark.parametrize("reply", [REFUSED, None, b"TIME", [b"TIME"], [None, b"x"], [b"TIME", 7]])
 def test_a_server_that_did_not_run_the_probe_is_asked_again(reply: Any) -> None:
     facts = make()

@@ -62,9 +62,7 @@ def test_a_command_that_the_server_does_not_know_is_a_mistake_with_a_reason(text
     [
         redis.ResponseError("CROSSSLOT Keys in request don't hash to the same slot"),
         redis.exceptions.ClusterCrossSlotError("Keys in request don't hash to the same slot"),
-        redis.ResponseError(
-            "ERR Script attempted to access a non local key in a cluster node script: abc, on @user:5"
-        ),
+        redis.ResponseError("ERR Script attempted to access a non local key in a cluster node script: abc, on @user:5"),
         redis.ResponseError("Lua script attempted to access a non local key in a cluster node"),
         redis.ResponseError("Attempted to access a non local key in a cluster node"),
         redis.ResponseError("Script attempted to access keys that do not hash to the same slot"),
