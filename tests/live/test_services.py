@@ -52,7 +52,7 @@ def use(url: str, connect: Connect, name: str, **options: Any) -> tuple[Client, 
     assert first.acquire(timeout=PATIENT)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(second.acquire, timeout=PATIENT)
-        until(lambda: first.info().queue or waiting.done(), within=PATIENT, what="the other client waits")
+        until(lambda: two._session.waits or waiting.done(), within=PATIENT, what="the other client waits")
         token = first.ensure()
         assert first.extend() > 0
         first.release()
@@ -116,3 +116,24 @@ def test_where_a_server_does_not_say_which_it_is_a_guard_goes_by_the_marker_if_t
         assert_guard_begins(server, one, name)
         server.cli("HSET", f"{name}:master", "incarnation", "another")  # as a restart with old data looks
         assert one.lock(name).acquire(blocking=False), "the marker alone does not show that"
+
+
+SILENT = {
+    "PUBLISH": Service(("-publish",)),
+    "SUBSCRIBE": Service(("-subscribe",)),
+    "the channels": Service(("resetchannels", "&other:*")),
+}
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("limit", SILENT)
+def test_a_service_that_refuses_messages_is_slow_and_is_named(
+    server: Server, connect: Connect, name: str, limit: str
+) -> None:
+    with playing(SILENT[limit], server, "mute") as url:
+        one, _ = use(url, connect, name, prefix=name)
+        (problem,) = one.check()
+        assert "is refused" in problem
+        verdicts = {check: verdict for check, (verdict, _) in found_by_doctor(url).items()}
+        assert Verdict.WRONG in (verdicts.get("PUBLISH"), verdicts.get("Pub/Sub"))
+        assert "in scripts" not in verdicts
