@@ -1,9 +1,15 @@
 """The demo asks its own masters again if they are late, and no longer than it promises."""
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from relock import QuorumError
+from relock.cli._demo.crew import Plan
 from relock.cli._demo.story import patiently
+from relock.cli._demo.worker import Workers
 
 
 class Late:
@@ -28,3 +34,30 @@ def test_without_patience_the_first_silence_is_told() -> None:
     with pytest.raises(QuorumError):
         patiently(late.look, -1.0)
     assert late.looks == 1
+
+
+class LateLatch:
+    """Latch whose masters are too slow for the first arrival, and for the first look."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def arrive(self, party: str) -> None:
+        self.calls.append(party)
+        self._be_late(1)
+
+    def wait(self) -> None:
+        self.calls.append("wait")
+        self._be_late(3)
+
+    def _be_late(self, until: int) -> None:
+        if len(self.calls) <= until:
+            raise QuorumError("no answer in time")
+
+
+def test_a_worker_arrives_again_where_the_masters_were_late() -> None:
+    latch, workers = LateLatch(), Workers.__new__(Workers)
+    workers._plan, workers._client = Plan(), SimpleNamespace(latch=lambda *_, **__: latch)
+    passing: Any = workers._pass("alder.1", "round 0", 6)
+    asyncio.run(passing)
+    assert latch.calls == ["alder.1", "alder.1", "wait", "alder.1", "wait"]

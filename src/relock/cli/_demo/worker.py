@@ -1,8 +1,8 @@
-"""One process of the demo: workers that update the ledger, by the same code with a lock and without.
+"""Process of the demo: its workers update the ledger, by the same code with a lock and without.
 
-Orders come over a pipe, and the workers' messages go back: pairs of a word and a value. The process ends with the pipe.
-Orders: ``start``, with the ledgers and the part of relock that the act is about (none: ""); ``cancel``: the task that
-has waited longest; ``stop``; ``stay``: the next worker inside stays there, and the others of the process stop.
+Orders and messages go over a pipe, as pairs of a word and a value; the process ends with the pipe. Orders: ``start``,
+with the ledgers and the part of relock that the act is about (none: ""); ``cancel``: the task that has waited longest;
+``stop``; ``stay``: the next worker inside stays there, and the others of the process stop.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from typing import Any
 
 from attrs import evolve
 
-from relock import AsyncClient, Client, DeadlockError
+from relock import AsyncClient, Client, DeadlockError, QuorumError
 from relock.cli._demo.crew import Plan
 from relock.cli._demo.verdict import NEVER, Entry, Update
 
@@ -51,13 +51,12 @@ class Workers:
         options: Any = {"prefix": plan.prefix, "ttl": plan.ttl, "client_name": process}
         self._client: Any = (AsyncClient if plan.is_asyncio else Client)(list(plan.urls), **options)
         pool, loop = ThreadPoolExecutor(plan.workers), asyncio.new_event_loop()
-        self._sleep: Callable[[float], Any] = time.sleep
+        self._sleep: Callable[[float], Any] = asyncio.sleep if plan.is_asyncio else time.sleep
         # The calls of a thread block, so its coroutine never waits.
         self._begin: Callable[..., Future[Any]] = lambda work: pool.submit(list, work.__await__())
         if plan.is_asyncio:
             # The loop has a thread of its own, so that orders reach the process while the loop is blocked.
             threading.Thread(target=loop.run_forever, daemon=True).start()
-            self._sleep = asyncio.sleep
             self._begin = lambda work: asyncio.run_coroutine_threadsafe(work, loop)
 
     def obey_all(self) -> None:
@@ -160,17 +159,18 @@ class Workers:
     async def _pass(self, worker: str, name: str, parties: int) -> None:
         """Arrive at a latch, and wait for the other parties."""
         latch = self._client.latch(f"{self._plan.name}:{name}", parties, ttl=self._plan.limit_seconds)
-        if self._plan.locked:
-            await self._done(latch.arrive(worker))
-            await self._done(latch.wait())
+        for _ in range(10 if self._plan.locked else 0):
+            with suppress(QuorumError):  # the masters were slow; another try of this worker is the same arrival
+                await self._done(latch.arrive(worker))
+                await self._done(latch.wait())
+                return
 
     async def _meet(self, worker: str) -> None:
         """Update the worker's own ledger in each round, and meet the other workers after it."""
-        paths = [path for path in self._ledgers if path.name == worker]
         for number in range(self._plan.rounds):
             await self._done(self._sleep(random.uniform(0.0, STRAGGLING_SECONDS)))
             update = Update(Entry(worker, number, 0), NEVER)
-            await self._update(update, paths)
+            await self._update(update, [path for path in self._ledgers if path.name == worker])
             asked = time.monotonic()
             await self._pass(worker, f"round {number}", len(self._ledgers))
             self._tell("updates", evolve(update, asked=asked, entered=time.monotonic()))
