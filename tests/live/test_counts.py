@@ -128,10 +128,11 @@ class Scene:
         )
 
     def _arrived(self) -> list[int]:
-        """Return the number of scripts that each master has got from any client."""
-        return [
-            calls.get("evalsha", 0) + calls.get("eval", 0) for calls in (one.calls() for one in self.server.members)
-        ]
+        """Return the number of scripts that each master has got from any client.
+
+        The masters know all scripts, so EVAL is only the probe of a client's first connection.
+        """
+        return [one.calls().get("evalsha", 0) for one in self.server.members]
 
     @contextmanager
     def counted(self) -> Iterator[None]:
