@@ -11,7 +11,7 @@ import pytest
 from sim.bugs import BUGS, Bug
 
 REPOSITORY = Path(__file__).parents[2]
-FIRST, END = 1000, 6000
+FIRST, END = 1000, 9000
 SAMPLE = (
     "a quorum is one too few",
     "D is the end of the longest lease, not the q-th",
