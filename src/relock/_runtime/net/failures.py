@@ -141,10 +141,12 @@ def failure_of(master: str, error: BaseException, *, sent: bool) -> Failure:
     text = words_of(error)
     if isinstance(error, redis_errors.BusyLoadingError):
         text, sent = f"LOADING: {text}", False
-    if isinstance(error, redis_errors.ResponseError) and any(sign in text for sign in _NOT_ITS_SLOT):
-        text = f"TRYAGAIN: {text}"  # a script touches a key before it writes anything
-    if isinstance(error, redis_errors.ResponseError) and any(sign in text for sign in _NOTHING_WRITTEN):
-        sent = False
+    if isinstance(error, redis_errors.ResponseError):
+        if any(sign in text for sign in _NOTHING_WRITTEN):
+            sent = False
+        if any(sign in text for sign in _NOT_ITS_SLOT):
+            # The script may have written: while a slot moves, a node refuses a key that the script has just deleted.
+            text = f"TRYAGAIN: {text}"
     scheme = _advice_on_scheme(master, error, text, sent)
     why = f"{text} ({scheme})" if scheme else with_advice(text)
     return Failure(master, why, permanent=_is_permanent(error, text), sent=sent)
