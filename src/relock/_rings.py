@@ -12,6 +12,7 @@ from typing import NamedTuple
 from relock._core.deadlocks import Cycle, Ring, cycle_of
 from relock._core.effects import Failure
 from relock._core.flows.ask import nth_of_each
+from relock._errors import QuorumError
 from relock._holding import check_answered
 from relock._runtime.background.chase import Key, Round, is_answered, send
 from relock._runtime.session.reports import Reports
@@ -28,10 +29,12 @@ class Found(NamedTuple):
     Attributes:
         cycles: for each ring its waits: the lock, the waiting owner, and the holder.
         silent: the holders whose clients did not answer: further rings may go through these.
+        problem: the error of a look at the masters, in which case nothing is known; else empty.
     """
 
     cycles: tuple[Cycle, ...]
     silent: tuple[str, ...]
+    problem: str = ""
 
 
 class _Listener(Reports):
@@ -47,11 +50,7 @@ class _Listener(Reports):
 
 
 def find_rings(session: Session, name: str) -> Found:
-    """Return the rings of callers for which the waiters of a lock wait: through its holders, or those behind them.
-
-    Raises:
-        QuorumError: too few masters answered.
-    """
+    """Return the rings of callers for which the waiters of a lock wait: through its holders, or those behind them."""
     listener, asker = _Listener(session), f"{session.client_id}.0"  # loops count from 1
     hub = ThreadHub(asker, session.prefix, session.masters, session.platform, listener)
     try:
@@ -64,9 +63,12 @@ def find_rings(session: Session, name: str) -> Found:
 
 def ask_twice(session: Session, asker: bytes, name: str, answers: "SimpleQueue[bytes]") -> Found:
     """Return what one round has found, or two if there are rings: those that both have found."""
-    rings, silent = before, _ = _ask(session, asker, name, answers)
-    if rings:
-        rings, silent = _ask(session, asker, name, answers)
+    try:
+        rings, silent = before, _ = _ask(session, asker, name, answers)
+        if rings:
+            rings, silent = _ask(session, asker, name, answers)
+    except QuorumError as error:  # of any lock on the way: the user may have no right to see that one
+        return Found((), (), str(error))
     cycles = tuple(cycle_of(ring) for key, ring in rings.items() if key in before)
     return Found(cycles, tuple(sorted(hold.decode(errors="replace") for hold in silent)))
 

@@ -174,3 +174,16 @@ def test_an_operator_without_the_right_to_ask_or_to_hear_knows_of_no_ring(
     with impatient():
         plain = run(names[0], url=f"redis://127.0.0.1:{own_server.port}", user="limited", password="secret")
     assert "deadlock    not known: " in plain
+
+
+def test_an_operator_who_may_see_only_one_lock_of_a_ring_sees_its_holder_and_why_no_more(
+    own_server: Server, connect: Callable[..., Client], start_worker: Start, names: list[str]
+) -> None:
+    client = connect(own_server.url)
+    make_ring(start_worker, own_server.url, client, names)
+    keys = (f"~lock:{{{names[0]}}}*", "~lock:master")
+    own_server.cli("ACL", "SETUSER", "limited", "on", ">secret", *keys, "&*", "+@all")
+    where = {"url": f"redis://127.0.0.1:{own_server.port}", "user": "limited", "password": "secret"}
+    assert f"holder      {client.info(names[0]).owner}" in run(names[0], **where)
+    assert f"deadlock    not known: {names[1]!r}: " in run(names[0], **where)
+    assert json.loads(run(names[0], "--json", **where))["deadlocks"] is None

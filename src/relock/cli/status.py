@@ -45,6 +45,8 @@ def status(name: str, semaphore: bool, latch: bool, where: Where, as_json: bool)
         info = client.semaphore(name, LIMIT_MAX).info() if semaphore else client.info(name)
         is_ring_possible = isinstance(info, LockInfo) and info.queue and info.holders
         found = find_rings(client._session, name) if is_ring_possible else None
+        if isinstance(info, LockInfo) and found:
+            info = client.info(name)  # the questions may have taken seconds
     if as_json:
         print_json(_semaphore_as_json(info) if isinstance(info, SemaphoreInfo) else _as_json(info, found))
     else:
@@ -54,7 +56,7 @@ def status(name: str, semaphore: bool, latch: bool, where: Where, as_json: bool)
 
 
 def _as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
-    cycles, silent = found or ((), ())
+    cycles, silent, problem = found or ((), (), "")
     return {
         "name": info.name,
         "kind": info.kind,
@@ -70,7 +72,9 @@ def _as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
         "queue": list(info.queue),
         "deadlocks": [
             [{"lock": lock, "waiter": waiter, "holder": holder} for lock, waiter, holder in c] for c in cycles
-        ],
+        ]
+        if not problem
+        else None,
         "silent": list(silent),
     }
 
@@ -149,7 +153,9 @@ def _rings(found: Found | None) -> Iterator[tuple[str, str]]:
     for cycle in found.cycles:
         yield "deadlock", f"{len(cycle)} callers wait for each other"
         yield from (("", text) for text in texts_of(cycle))
-    if not found.cycles:
+    if found.problem:
+        yield "deadlock", f"not known: {found.problem}"
+    elif not found.cycles:
         not_all = f"not known: not every client has answered within {ANSWER_SECONDS:g} s"
         yield "deadlock", not_all if found.silent else "none"
     yield from (("no answer", owner) for owner in found.silent)
