@@ -942,9 +942,8 @@ def test_what_a_release_of_a_permit_leaves_on_silent_masters_is_ended(rig: Rig, 
     assert client.statistics().held == 0
 
 
+@pytest.mark.several
 def test_renewals_give_a_permit_to_a_master_that_forgot_it(rig: Rig, name: str) -> None:
-    if rig.masters == 1:
-        pytest.skip("a lone master that forgot a permit has lost it")
     client = warm(rig)
     semaphore, _ = make(client, name, "permits")
     rig.take_everywhere(semaphore, 2)

@@ -216,7 +216,7 @@ class Story:
     def _held(self, lock: Lock) -> Iterator[str]:
         """Hold the lock in the demo itself; give the first waiter once the queue has settled."""
         with lock:
-            self._wait(self.plan.patience_seconds, self._queue)
+            self._wait(self.plan.patience_seconds, lambda: any("&" not in one for one in self._queue()))  # no reader
             self._awaited_at = time.monotonic()
             self._wait(self.plan.pause_seconds)
             queue = self._queue()
