@@ -86,8 +86,8 @@ class SocketFacts:
         found_ms, address = as_guard_ms(marker[0]), self._facts.address
         if found_ms != 0 and self.incarnation == NAMELESS and not self._facts.by_marker:
             raise ConfigurationError(
-                f"{address} does not say by INFO which server it is, and other clients use a restart guard there: "
-                'allow the command, or read what restart_guard_by="marker" does not cover',
+                f"{address} refuses INFO, and other clients use a restart guard there: allow the command, or read what "
+                'restart_guard_by="marker" does not cover',
                 option="restart_guard",
             )
         if found_ms is None and self.guard_ms == 0:

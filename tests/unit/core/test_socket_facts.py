@@ -56,7 +56,7 @@ def test_an_error_in_place_of_a_reply_is_raised() -> None:
 
 
 def test_a_guard_of_others_that_this_client_cannot_keep_is_a_mistake() -> None:
-    with pytest.raises(ConfigurationError, match="does not say by INFO"):
+    with pytest.raises(ConfigurationError, match="refuses INFO"):
         make(guard=0.0)[0].introduced(NAMELESS, TIME, [b"60000"])
     with pytest.raises(ConfigurationError, match="another program"):
         make(guard=0.0)[0].introduced(SERVER, TIME, [b"x"])
