@@ -240,9 +240,7 @@ class MasterFacts:
         if words and not isinstance(time, BaseException):  # else a right is missing: the reply to TIME says so
             raise ConfigurationError(f"{self.address}: {refused_in_scripts('TIME', words)}", option="nodes")
         self.refusals = found
-        if found and "INFO" in found and self.guard_ms > 0 and not self.by_marker:
-            return self._problem("scripts", f"{self.address}: {refused_in_scripts('INFO', found['INFO'])}")
-        return []
+        return self._guard_without_info()
 
     @property
     def proof(self) -> bytes:
@@ -250,6 +248,13 @@ class MasterFacts:
         if self.by_marker:
             return b"="
         return b"!" if self.refusals and "INFO" in self.refusals else b"?"
+
+    def _guard_without_info(self) -> list[News]:
+        """Warn of a guard, also another client's, for which scripts would ask INFO where the server refuses that."""
+        words = self.refusals and self.refusals.get("INFO")
+        if not words or self.guard_ms == 0 or self.by_marker:
+            return []
+        return self._problem("scripts", f"{self.address}: {refused_in_scripts('INFO', words)}")
 
     def _without_name(self, why: str, unknown: str) -> list[News]:
         """Refuse a master that does not say which server it is, if the guard asks for that; else warn."""
@@ -315,7 +320,7 @@ class MasterFacts:
         """Note the guard that the marker names; if another client has a larger one, all masters get that."""
         self.has_shown_marker = True
         if found_ms <= self.guard_ms:  # also if another master has just shown the same guard
-            return []
+            return self._guard_without_info()
         for one in self.peers:
             one.guard_ms = max(one.guard_ms, found_ms)
         text = (
@@ -323,7 +328,7 @@ class MasterFacts:
             f"{self._options.guard_ms / 1000:.2f} s): the larger one is used. relock doctor says which client has set "
             "it: if that was a mistake, relock guard --lower ends it; else set the same restart_guard everywhere"
         )
-        return self._problem("guard", text)
+        return [*self._problem("guard", text), *self._guard_without_info()]
 
     def without_vote(self, now_us: int, until_us: int, now: float) -> list[News]:
         """Note that the master refused to vote until `until_us` on its clock, which showed `now_us`.

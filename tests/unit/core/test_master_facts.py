@@ -143,6 +143,9 @@ def test_where_info_is_refused_in_scripts_a_guard_does_without_it_and_warns_once
     assert (facts.proof, facts.tried_in_scripts(refused, [b"1", b"2"])) == (b"!", [])
     unguarded = make(guard=0.0)
     assert (unguarded.tried_in_scripts(refused, [b"1", b"2"]), unguarded.proof) == ([], b"!")
+    assert "it refuses INFO in scripts" not in str(unguarded.problems)
+    unguarded.found_guard(30_000)
+    assert "it refuses INFO in scripts" in unguarded.problems["scripts"], "the guard is another client's"
 
 
 @pytest.mark.parametrize(
