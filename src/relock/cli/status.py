@@ -56,7 +56,8 @@ def status(name: str, semaphore: bool, latch: bool, where: Where, as_json: bool)
 
 
 def _as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
-    cycles, silent, problem = found or ((), (), "")
+    cycles, silent, problem = found or Found((), ())
+    rings = [[{"lock": lock, "waiter": waiter, "holder": holder} for lock, waiter, holder in one] for one in cycles]
     return {
         "name": info.name,
         "kind": info.kind,
@@ -70,11 +71,7 @@ def _as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
             for reader in info.readers
         ],
         "queue": list(info.queue),
-        "deadlocks": [
-            [{"lock": lock, "waiter": waiter, "holder": holder} for lock, waiter, holder in c] for c in cycles
-        ]
-        if not problem
-        else None,
+        "deadlocks": None if problem else rings,
         "silent": list(silent),
     }
 
