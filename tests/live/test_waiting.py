@@ -159,9 +159,17 @@ def test_queue_places_that_a_master_lost_are_restored_in_order(client: Client, s
     holder = client.lock(name, owner="holder")
     holder.acquire()
     threads, _ = wait_in_threads(client, name, 4)
+    queue = f"lock:{{{name}}}:queue"
+
+    def is_agreed() -> bool:
+        """Return whether all masters have the same places: a place that one has not yet got may get a later ticket."""
+        first, *others = [one.cli("ZRANGE", queue, "0", "-1", "WITHSCORES") for one in server.members]
+        return len(first) == 4 and all(other == first for other in others)
+
+    until(is_agreed, within=60, what="all masters have all places")
     before = client.info(name).queue
-    server.cli("DEL", f"lock:{{{name}}}:queue", f"lock:{{{name}}}:waiters")
-    until(lambda: client.info(name).queue == before, within=10, what="the queue is as it was")
+    server.cli("DEL", queue, f"lock:{{{name}}}:waiters")
+    until(lambda: client.info(name).queue == before, within=60, what="the queue is as it was")
     holder.release()
     for thread in threads:
         thread.join()
