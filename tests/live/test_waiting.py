@@ -163,7 +163,7 @@ def test_queue_places_that_a_master_lost_are_restored_in_order(client: Client, s
 
     def is_agreed() -> bool:
         """Return whether all masters have the same places: a place that one has not yet got may get a later ticket."""
-        first, *others = [one.cli("ZRANGE", queue, "0", "-1", "WITHSCORES") for one in server.members]
+        first, *others = [one.client().zrange(queue, 0, -1, withscores=True) for one in server.members]
         return len(first) == 4 and all(other == first for other in others)
 
     until(is_agreed, within=60, what="all masters have all places")
