@@ -10,7 +10,7 @@
 -- RETURNS
 --   held      now_us pttl_ms holder count token queue  a key of another type has no holder and count 0
 --   shared    now_us token holders queue               readers have it; for each its name, count, and ms left
---   free      now_us token queue                       the lock has no holder
+--   free      now_us token queue                       the lock has no holder; of each waiter its name and ticket
 -- WRITES
 --   none
 -- PUBLISHES
@@ -34,7 +34,7 @@ local leases = KEYS[4]
 local limit = ARGV[1]
 
 local last = last_token(token)
-local queued = on_own('ZRANGE', queue, 0, limit - 1) or {}
+local queued = on_own('ZRANGE', queue, 0, limit - 1, 'WITHSCORES') or {}
 local writer = writer_of(lock, leases)
 if writer then
   local count = writer ~= '' and tonumber(redis.call('HGET', lock, writer)) or 0

@@ -9,7 +9,7 @@
 -- ARGV
 --   limit  int    how many waiters to name at most
 -- RETURNS
---   info  now_us override token holders queue  the operator's limit or -1; name, value and ms left of each owner
+--   info  now_us override token holders queue  the operator's limit or -1; owners' names, values, ms left; waiters' names, tickets
 -- WRITES
 --   none
 -- PUBLISHES
@@ -41,5 +41,5 @@ for i, name in ipairs(view.names) do
   holders[last + 3] = left_ms(leases, name, now_us)
 end
 local limit = ARGV[1]
-local queued = on_own('ZRANGE', queue, 0, limit - 1) or {}
+local queued = on_own('ZRANGE', queue, 0, limit - 1, 'WITHSCORES') or {}
 return { 'info', now_us, override, last_token(token), holders, queued }

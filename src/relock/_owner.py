@@ -24,6 +24,9 @@ _WISH = re.compile(r"#[0-9]+/([0-9]{1,4})(?:@[0-9]+)?$")  # the end of a waiter'
 _READABLE_LENGTH_MAX = 64
 LATCH_MARK = b"!"  # ends the name of a waiter at a latch
 READ_MARK = b"&"  # ends the name of a reader, before the name of its own hold for writing, if any
+_MADE = re.compile(
+    r"(?:(.+)-([0-9]+)|(.+))-[0-9a-f]{16}(?:\.[0-9]+)?:(?:([A-Za-z0-9_.-]*)\.)?[0-9a-f]{16}(?:[@~&#!].*)?"
+)
 _STEM = re.compile(rb"[@~&#]")  # what may follow the part of a name that its client has made
 
 
@@ -256,6 +259,19 @@ def limit_in(owner: str) -> int | None:
     """Return the limit that the name of a permit's owner, or of a waiter for permits, says; None if it says none."""
     found = _WISH.search(owner.partition("~")[0])
     return None if found is None else int(found[1])
+
+
+def described(owner: str) -> str:
+    """Return an owner's name in words: its process and host, or its client's name, and what ``owner=`` names.
+
+    A name that relock has not made is returned as it is.
+    """
+    found = _MADE.fullmatch(owner)
+    if found is None:
+        return owner
+    host, process, client, name = found.groups()
+    where = f"client {client}" if client else f"process {process} on {host}"
+    return f"{where}, owner={name!r}" if name else where
 
 
 def client_name(owner: bytes) -> bytes:

@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -10,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support.servers import Server
+from support.servers import Server, die_with_parent
 from support.until import until
 
 from relock import Client, LockLostError
@@ -19,6 +22,7 @@ from relock.cli._main import cli
 
 WITHIN = 30.0
 SECRET = "s3cret-p4ss"
+ME = f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def relock_bytes(*words: str, nodes: str, **environment: str) -> "subprocess.CompletedProcess[bytes]":
@@ -28,6 +32,16 @@ def relock_bytes(*words: str, nodes: str, **environment: str) -> "subprocess.Com
         timeout=WITHIN,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes, **environment},
+    )
+
+
+def start(*words: str, nodes: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "relock", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes},
+        preexec_fn=die_with_parent,  # noqa: PLW1509
     )
 
 
@@ -47,10 +61,12 @@ def test_status_of_a_free_lock(server: Server, name: str) -> None:
         "held": False,
         "owner": None,
         "hold_count": 0,
+        "held_for_seconds": None,
         "lease_left_seconds": 0.0,
         "token": None,
         "readers": [],
         "queue": [],
+        "waits_seconds": [],
         "deadlocks": [],
         "silent": [],
     }
@@ -70,7 +86,10 @@ def test_status_of_a_lock_that_is_held_and_waited_for(server: Server, client: Cl
     assert (status["held"], status["hold_count"], status["token"]) == (True, 2, token)
     assert (status["owner"], status["queue"]) == (info.owner, list(info.queue))
     assert 0 < status["lease_left_seconds"] <= 600
+    assert 0 <= status["waits_seconds"][0] <= status["held_for_seconds"] < WITHIN
     assert all(str(part) in plain for part in (name, info.owner, token, info.queue[0]))
+    assert f"holder      {ME} ({info.owner})\nheld for    " in plain
+    assert re.search(rf"^            1\. for [0-9.]+ s: {re.escape(ME)} \(", plain, re.MULTILINE)
 
 
 def test_status_of_a_lock_that_readers_have(server: Server, client: Client, name: str) -> None:
@@ -85,7 +104,8 @@ def test_status_of_a_lock_that_readers_have(server: Server, client: Client, name
     assert 600 < status["readers"][0]["lease_left_seconds"] <= 900
     assert (status["held"], status["owner"], status["token"]) == (True, info.owner, info.token)
     for reader in info.readers:
-        assert f"reader      {reader.owner}, hold count 1, " in plain
+        assert f" ({reader.owner}), hold count 1, " in plain
+    assert f"reader      {ME}, owner='job' (" in plain
     assert f"lock        {name}\n" in plain
     assert f"token       {info.token}\nqueue       nobody waits\n" in plain
     assert "holder" not in plain
@@ -118,6 +138,68 @@ def test_ls_says_what_is_no_lock(server: Server, client: Client) -> None:
         assert relock("ls", "--kind", "mutex", nodes=server.url).returncode == 2
 
 
+def test_ls_long_says_what_has_each_name_and_for_how_long(server: Server, client: Client) -> None:
+    assert relock("ls", "--long", nodes=server.url).stdout == (
+        "NAME  KIND  HELD FOR  LEASE  WAITING  FIRST FOR  HOLDER\n"
+    )
+    server.cli("SET", "lock:{other}", "x")
+    client.latch("go", 3).arrive()
+    waiter = threading.Thread(target=lambda: client.lock("a").acquire(timeout=WITHIN), daemon=True)
+    with client.lock("a", owner="job"), client.semaphore("s", 2), client.semaphore("s", 2):
+        waiter.start()
+        until(lambda: client.info("a").queue, within=WITHIN, what="somebody waits")
+        long = relock("ls", "--long", nodes=server.url).stdout
+        facts = json.loads(relock("ls", "--long", "--json", nodes=server.url).stdout)
+    waiter.join(WITHIN)
+    a, go, other, s = (re.split(r"  +", line) for line in long.splitlines()[1:])
+    assert [*a[:2], a[4], a[6]] == ["a", "lock", "1", f"{ME}, owner='job'"]
+    assert all(text.endswith(" s") for text in (a[2], a[3], a[5]))
+    assert go == ["go", "latch", "-", "-", "-", "-", "closed: 2 of 3 are missing"]
+    assert other == ["other", "lock", "-", "-", "0", "-", "another library"]
+    assert [*s[:3], *s[4:]] == ["s", "semaphore", "-", "0", "-", f"{ME} and 1 more"]
+    assert [fact["name"] for fact in facts] == ["a", "go", "other", "s"]
+    assert 0 <= facts[0]["first_waits_seconds"] <= facts[0]["held_for_seconds"] < WITHIN
+    assert facts[2]["lease_left_seconds"] is None
+
+
+def test_watch_prints_a_line_for_each_change_and_goes_on_without_masters(
+    start_server: Callable[..., Server], connect: Callable[..., Client]
+) -> None:
+    server = start_server()
+    client = connect(server.url, ttl=600)
+    with start("watch", "a", "--interval", "0.05", "--lines", "5", nodes=server.url) as process:
+        assert process.stdout is not None
+        lines = (line.partition("  ")[2].strip() for line in process.stdout)
+        assert next(lines) == "nobody"
+        waiter = threading.Thread(target=lambda: client.lock("a").acquire(timeout=WITHIN), daemon=True)
+        with client.lock("a", owner="job"):
+            assert next(lines) == f"{ME}, owner='job'"
+            waiter.start()
+            assert next(lines) == f"{ME}, owner='job', 1 waiting"
+        waiter.join(WITHIN)
+        assert next(lines) == ME, "the waiter's thread has ended without a release"
+        server.kill()
+        assert next(lines).startswith("not known: ")
+        assert process.wait(WITHIN) == 0
+
+
+def test_watch_prints_json_for_scripts(server: Server, client: Client, name: str) -> None:
+    client.latch(name, 2).arrive("a")
+    one = json.loads(relock("watch", name, "--kind", "latch", "--lines", "1", "--json", nodes=server.url).stdout)
+    assert one.pop("at") > 1_700_000_000
+    assert one == {"name": name, "kind": "latch", "arrived": ["a"]}
+
+
+def test_status_watch_shows_the_state_again_and_again(server: Server, client: Client, name: str) -> None:
+    with start("status", name, "--watch", "--json", nodes=server.url) as process:
+        assert process.stdout is not None
+        assert not json.loads(process.stdout.readline())["held"]
+        with client.lock(name):
+            assert any(json.loads(line)["held"] for line in process.stdout)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(WITHIN) == 128 + signal.SIGINT
+
+
 def test_status_of_a_semaphore_that_nobody_uses(server: Server, client: Client, name: str) -> None:
     done = relock("status", name, "--semaphore", "--json", nodes=server.url)
     assert (done.returncode, done.stderr) == (0, "")
@@ -129,6 +211,7 @@ def test_status_of_a_semaphore_that_nobody_uses(server: Server, client: Client, 
         "used": 0,
         "holders": [],
         "queue": [],
+        "waits_seconds": [],
     }
     assert (
         "limit       not known: nobody is there to name it\n"
@@ -184,8 +267,8 @@ def test_status_of_a_semaphore_that_is_held_and_waited_for(server: Server, clien
     assert (first, third) == (1, 3)
     for line in (
         *(f"semaphore   {name}\n", "limit       2, by an operator, in place of 4\n", "used        4\n"),
-        *(f"holder      {owner}, slot 0, ", f"holder      {owner_of_three}, 3 permits, "),
-        f"queue       1 waiting\n            1. {info.queue[0]}\n",
+        *(f" ({owner}), slot 0, ", f" ({owner_of_three}), 3 permits, ", "queue       1 waiting\n            1. for "),
+        f" ({info.queue[0]})\n",
     ):
         assert line in plain
 

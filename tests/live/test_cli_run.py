@@ -5,7 +5,9 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -166,6 +168,20 @@ def test_a_lease_that_would_outlast_the_guard_is_refused(start: Start, server: M
     assert "at most the restart_guard of 30 s" in told
 
 
+def test_a_terminal_shows_what_a_command_waits_for(start: Start, server: Server, client: Client, name: str) -> None:
+    terminal, stderr = pty.openpty()
+    with client.lock(name):
+        process = start(server.url, "run", name, "--", "echo", "ran", stderr=stderr)
+        os.close(stderr)
+        with open(terminal, "rb", buffering=0) as shown:
+            told = shown.readline().decode()
+    assert process.communicate(timeout=WITHIN)[0] == "ran\n"
+    assert told.strip() == (
+        f"relock: waits for the lock {name!r}: process {os.getpid()} on {socket.gethostname()} has it, "
+        "0 wait before this command"
+    )
+
+
 @pytest.mark.parametrize("option", [["--no-wait"], ["--wait", "0"], ["--wait", "0.2"]])
 def test_a_command_that_does_not_get_the_lock_has_an_exit_code_of_its_own(
     start: Start, server: Server, client: Client, name: str, option: list[str]
@@ -176,7 +192,8 @@ def test_a_command_that_does_not_get_the_lock_has_an_exit_code_of_its_own(
         assert client.info(name).queue == ()
     assert process.returncode == 75
     assert out == ""
-    assert "another owner has the lock" in err
+    me = re.escape(f"process {os.getpid()} on {socket.gethostname()}")
+    assert re.search(rf"another owner has the lock '.*': {me}, for [0-9.]+ s$", err, re.MULTILINE)
     report = json.loads(err.splitlines()[-1])
     assert (report["outcome"], report["exit_code"], report["token"]) == ("not available", 75, None)
 

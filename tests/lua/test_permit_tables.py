@@ -663,7 +663,7 @@ def test_inspect_leaves_dead_leases_out_and_writes_nothing(master: Master) -> No
     master.redis.set(KEYS.token, 77)
     before = [master.redis.hgetall(KEYS.permits), master.redis.zrange(KEYS.leases, 0, -1)]
     status, _, override, token, holders, queue = master.call("inspect", limit=1)
-    assert (status, override, token, queue) == (b"info", -1, 77, [THEY])
+    assert (status, override, token, queue) == (b"info", -1, 77, [THEY, b"1"])
     assert holders[:2] + holders[3:5] == [who("me", n=2), -2, YOU, 1]
     assert 0 < holders[2] <= 5_000 < holders[5] <= 9_000
     assert [master.redis.hgetall(KEYS.permits), master.redis.zrange(KEYS.leases, 0, -1)] == before

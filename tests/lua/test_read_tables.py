@@ -626,7 +626,7 @@ def test_inspect_tells_of_readers_and_of_a_writer_beside_which_one_reads(master:
     master.redis.set(KEYS.token, 77)
     before = [master.redis.hgetall(KEYS.lock), master.redis.zrange(KEYS.leases, 0, -1)]
     status, _, token, readers, queue = master.call("inspect", limit=1)
-    assert (status, token, queue) == (b"shared", 77, [THEY])
+    assert (status, token, queue) == (b"shared", 77, [THEY, b"1"])
     assert readers[:2] + readers[3:5] == [ME, 2, YOU, 1]
     assert 0 < readers[2] <= 5_000 < readers[5] <= 9_000
     assert [master.redis.hgetall(KEYS.lock), master.redis.zrange(KEYS.leases, 0, -1)] == before

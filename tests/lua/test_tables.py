@@ -846,8 +846,10 @@ def test_heartbeat_says_nothing_of_turns_while_the_lock_is_held(master: Master) 
     ("state", "reply"),
     [
         pytest.param(State(), [b"free", 0, []], id="free"),
-        pytest.param(State(queue=[YOU], token=7), [b"free", 7, [YOU]], id="free, one waits"),
-        pytest.param(State(holder={ME: 2}, queue=[YOU, THEY], token=7), [b"held", ME, 2, 7, [YOU, THEY]], id="held"),
+        pytest.param(State(queue=[YOU], token=7), [b"free", 7, [YOU, b"1"]], id="free, one waits"),
+        pytest.param(
+            State(holder={ME: 2}, queue=[YOU, THEY], token=7), [b"held", ME, 2, 7, [YOU, b"1", THEY, b"2"]], id="held"
+        ),
         pytest.param(State(foreign=b"x"), [b"held", b"", 0, 0, []], id="another library's"),
     ],
 )

@@ -85,6 +85,16 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text)
 
 
+def span(seconds: float) -> str:
+    """Return a time in words, in its two largest units."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    for unit, least, smaller, size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if seconds >= least:
+            return f"{seconds // least:.0f} {unit} {seconds % least // size:.0f} {smaller}"
+    return ""
+
+
 def print_json(value: Any, *, err: bool = False) -> None:
     """Print one JSON document on one line."""
     if err:

@@ -1,11 +1,14 @@
 """``relock ls``: the names of the locks, semaphores and latches that are in use."""
 
+from collections.abc import Sequence
+
 import click
 
 from relock._keys import KINDS, LOCK
 from relock._names import each_once, find_names
 from relock.cli._nodes import Where, json_option, node_options
-from relock.cli._output import print_json, printable
+from relock.cli._output import print_json, printable, span
+from relock.cli._states import State, facts_of, in_words, look
 
 # `python -OO` would drop a docstring.
 HELP = """List the names of the locks and semaphores that are held or waited for on any master, and of latches.
@@ -14,20 +17,47 @@ PATTERN is a glob as in Redis: * ? [...]; quote it, or the shell will expand it.
 which does not block them; what changes meanwhile may or may not be listed.
 
 A name that is no lock's is followed by a tab and its kind. With --kind, only names are printed.
+
+With --long, each name is looked at: for how long it is held, the rest of its lease, how many wait, for how long the
+first of these has waited, and the holder. The masters' clocks tell these times, so they are approximations.
 """
+
+_HEADINGS = ("NAME", "KIND", "HELD FOR", "LEASE", "WAITING", "FIRST FOR", "HOLDER")
 
 
 @click.command(help=HELP)
 @click.argument("pattern", default="*")
 @click.option("--kind", type=click.Choice(KINDS), help="List the names of this kind only.")
+@click.option("--long", "is_long", is_flag=True, help="Look at each name, one after the other.")
 @node_options
 @json_option
-def ls(pattern: str, kind: str | None, where: Where, as_json: bool) -> None:
+def ls(pattern: str, kind: str | None, is_long: bool, where: Where, as_json: bool) -> None:
     """Print the names, a line each."""
     with where.client() as client:
         found = each_once(find_names(client._session, pattern, kind))
+        if is_long:
+            states = [look(client, *one) for one in sorted(found)]
+            if as_json:
+                print_json([facts_of(state) for state in states])
+            else:
+                _print_table([_HEADINGS, *map(_row, states)])
+            return
         if as_json:
             print_json([{"name": name, "kind": its_kind} for name, its_kind in sorted(found)])
             return
         for name, its_kind in found:
             click.echo(printable(name) if its_kind in (LOCK, kind) else f"{printable(name)}\t{its_kind}")
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _row(state: State) -> tuple[str, ...]:
+    facts = facts_of(state)
+    times = (facts.get(key) for key in ("held_for_seconds", "lease_left_seconds", "first_waits_seconds"))
+    held_for, left, first = ("-" if seconds is None else span(seconds) for seconds in times)
+    waiting = str(len(facts["queue"])) if "queue" in facts else "-"
+    return (printable(state.name), state.kind, held_for, left, waiting, first, in_words(state))

@@ -1,21 +1,36 @@
 """``relock run``: a command that runs while the lock is held, and not longer."""
 
 import contextlib
+import sys
 import time
 
 import click
 from attrs import asdict, define
 
-from relock import Client, Event, Lock, LockLostError, MasterBack, MasterDown, MasterWithoutVote, ReleaseUnconfirmed
+from relock import (
+    Client,
+    Event,
+    Lock,
+    LockLostError,
+    LongWait,
+    MasterBack,
+    MasterDown,
+    MasterWithoutVote,
+    ReleaseUnconfirmed,
+    RelockError,
+)
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN
+from relock._owner import described
 from relock.cli._command import Command
 from relock.cli._exit_codes import EPILOG, ExitCode, of_signal
 from relock.cli._nodes import Where, json_option, node_options
-from relock.cli._output import CommandFailed, Seconds, never_wait_for_stderr, print_json, printable, say
+from relock.cli._output import CommandFailed, Seconds, never_wait_for_stderr, print_json, printable, say, span
 from relock.cli._signals import Interrupted, Signals, ignore_terminal_stop
+from relock.cli._states import in_words
 from relock.cli._supervise import Limits, supervise
 
 GRACE_SECONDS_MAX = 5.0
+LONG_WAIT_SECONDS = 1.0  # after which a terminal shows what the command waits for
 
 
 @define
@@ -80,6 +95,8 @@ lock. If it is stopped all the same (SIGSTOP) until the lease is over, the comma
 @click.option("--wait", "wait_seconds", type=Seconds(0.0, TTL_SECONDS_MAX),
               help="How long to wait for the lock; without it, as long as it takes.")  # fmt: skip
 @click.option("--no-wait", is_flag=True, help="Look once, and give up if another owner has the lock or waits for it.")
+@click.option("--patience", type=Seconds(0.0, TTL_SECONDS_MAX), default=30.0, show_default=True,
+              help="How long to go on while too few masters answer.")  # fmt: skip
 @click.option("--grace", type=Seconds(0.0, TTL_SECONDS_MAX), metavar="SECONDS",
               help="How long before the end of the lease the command gets SIGTERM if the lock can't be renewed; "
                    "at most half of the ttl. Default: a third of the ttl, at most 5.")  # fmt: skip
@@ -95,6 +112,7 @@ def run(
     restart_guard: float | None,
     wait_seconds: float | None,
     no_wait: bool,
+    patience: float,
     grace: float | None,
     where: Where,
     as_json: bool,
@@ -106,7 +124,9 @@ def run(
     if limits.grace > ttl / 2:
         raise click.UsageError(f"--grace {limits.grace:g} is more than half of the ttl of {ttl:g} s")
     report = Report(name)
-    runner = Runner(where.client(ttl=ttl, restart_guard=restart_guard, on_event=_tell), report, limits)
+    long_wait = LONG_WAIT_SECONDS if sys.stderr.isatty() else None
+    client = where.client(ttl=ttl, restart_guard=restart_guard, patience=patience, long_wait=long_wait, on_event=_tell)
+    runner = Runner(client, report, limits)
     try:
         report.exit_code = runner.run(command, 0.0 if no_wait else wait_seconds)
     except CommandFailed as error:
@@ -157,7 +177,17 @@ class Runner:
         self.report.waited_seconds = time.monotonic() - started_at
         if not taken:
             self.report.outcome = "not available"
-            raise CommandFailed(f"another owner has the lock {self.report.name!r}", ExitCode.NOT_AVAILABLE)
+            raise CommandFailed(
+                f"another owner has the lock {self.report.name!r}{self._holder()}", ExitCode.NOT_AVAILABLE
+            )
+
+    def _holder(self) -> str:
+        """Return the holder and its time; nothing if the lock is free again, or too few masters answer."""
+        with contextlib.suppress(RelockError):
+            info = self.client.info(self.report.name)
+            if info.held:
+                return f": {in_words(info)}" + ("" if info.held_for is None else f", for {span(info.held_for)}")
+        return ""
 
     def _hold(self, lock: Lock, command: Command, signals: Signals) -> int:
         """Run the command to its end, and release the lock; return the exit code."""
@@ -183,7 +213,11 @@ class Runner:
 
 def _tell(event: Event) -> None:
     """Print what the user should know while the command runs, a line each; on a thread of the library."""
-    if isinstance(event, MasterDown):
+    if isinstance(event, LongWait):
+        holder = described(event.holder) if event.holder else "another library, or nobody yet,"
+        name = printable(event.lock or "")
+        say(f"waits for the lock {name!r}: {holder} has it, {event.ahead} wait before this command")
+    elif isinstance(event, MasterDown):
         say(f"{event.master} does not answer: {event.why}")
     elif isinstance(event, MasterBack):
         say(f"{event.master} answers again")

@@ -1,27 +1,38 @@
 """``relock status``: the holders of a lock or a semaphore and their waiters, or the parties at a latch."""
 
+import json
 import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from relock import LatchInfo, LockInfo, SemaphoreInfo
+from relock import Client, LatchInfo, LockInfo, SemaphoreInfo
 from relock._core.deadlocks import texts_of
-from relock._options import LIMIT_MAX
+from relock._keys import LATCH, LOCK, SEMAPHORE
+from relock._owner import described
 from relock._rings import ANSWER_SECONDS, Found, find_rings
 from relock.cli._nodes import Where, json_option, node_options
-from relock.cli._output import print_json, printable
+from relock.cli._output import printable, span
+from relock.cli._states import State, in_words, look
+
+WATCH_SECONDS = 1.0
 
 # `python -OO` would drop a docstring.
 HELP = """Show the holder of the lock NAME, or its readers, and its waiters, as a quorum of the masters agree on them.
+
+For each owner its process and host are shown, and what owner= names, before its name on the masters.
 
 With --semaphore, NAME is a semaphore: show its limit, its holders and its waiters. The masters do not store the limit:
 it is that of the holders and waiters, unless an operator has set another one.
 
 With --latch, NAME is a latch: show which parties have arrived, and how many are missing.
 
-The times are seconds. A lock of another library has no owner that relock can name.
+Since when it is held, and waited for, is an approximation: the masters' clocks tell it. A lock of another library has
+no owner that relock can name.
+
+With --watch the same is shown anew each second, until Ctrl-C.
 
 If callers wait for the lock, the clients of its holders are asked for what these wait, and so on: a ring of callers
 that wait for each other is shown. A client that does not answer within 5 s is named.
@@ -32,30 +43,44 @@ that wait for each other is shown. A client that does not answer within 5 s is n
 @click.argument("name")
 @click.option("--semaphore", is_flag=True, help="NAME is a semaphore, not a lock.")
 @click.option("--latch", is_flag=True, help="NAME is a latch, not a lock.")
+@click.option("--watch", is_flag=True, help="Show it anew each second.")
 @node_options
 @json_option
-def status(name: str, semaphore: bool, latch: bool, where: Where, as_json: bool) -> None:
+def status(*, name: str, semaphore: bool, latch: bool, watch: bool, where: Where, as_json: bool) -> None:
     """Print the holders and the waiters."""
     if semaphore and latch:
         raise click.UsageError("--semaphore and --latch exclude each other")
+    kind = SEMAPHORE if semaphore else LATCH if latch else LOCK
     with where.client() as client:
-        if latch:
-            _show_latch(client.latch(name, LIMIT_MAX).info(), as_json)
-            return
-        info = client.semaphore(name, LIMIT_MAX).info() if semaphore else client.info(name)
-        is_ring_possible = isinstance(info, LockInfo) and info.queue and info.holders
-        found = find_rings(client._session, name) if is_ring_possible else None
-        if isinstance(info, LockInfo) and found:
-            info = client.info(name)  # the questions may have taken seconds
+        shown = _show(client, name, kind, as_json)
+        while watch:
+            click.clear()  # only a terminal
+            click.echo(shown)
+            time.sleep(WATCH_SECONDS)
+            shown = _show(client, name, kind, as_json)
+    click.echo(shown)
+
+
+def _show(client: Client, name: str, kind: str, as_json: bool) -> str:
+    """Return the state as text, or as one line of JSON."""
+    info = look(client, name, kind)
+    is_ring_possible = isinstance(info, LockInfo) and info.queue and info.holders
+    found = find_rings(client._session, name) if is_ring_possible else None
+    if found:
+        info = look(client, name, kind)  # the questions may have taken seconds
     if as_json:
-        print_json(_semaphore_as_json(info) if isinstance(info, SemaphoreInfo) else _as_json(info, found))
-    else:
-        lines = _semaphore_lines(info) if isinstance(info, SemaphoreInfo) else _lines(info)
-        lines += [*_queue(info.queue), *_rings(found)]
-        click.echo("\n".join(f"{label:<12}{printable(text)}" for label, text in lines))
+        return json.dumps(_as_json(info, found))
+    lines = [*_lines(info), *_rings(found)]
+    return "\n".join(f"{label:<12}{printable(text)}" for label, text in lines)
 
 
-def _as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
+def _as_json(info: State, found: Found | None) -> dict[str, Any]:
+    if isinstance(info, LatchInfo):
+        return _latch_as_json(info)
+    return _semaphore_as_json(info) if isinstance(info, SemaphoreInfo) else _lock_as_json(info, found)
+
+
+def _lock_as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
     cycles, silent, problem = found or Found((), ())
     rings = [[{"lock": lock, "waiter": waiter, "holder": holder} for lock, waiter, holder in one] for one in cycles]
     return {
@@ -64,6 +89,7 @@ def _as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
         "held": info.held,
         "owner": info.owner,
         "hold_count": info.hold_count,
+        "held_for_seconds": info.held_for,
         "lease_left_seconds": info.ttl if math.isfinite(info.ttl) else None,  # JSON knows no infinity
         "token": info.token,
         "readers": [
@@ -71,6 +97,7 @@ def _as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
             for reader in info.readers
         ],
         "queue": list(info.queue),
+        "waits_seconds": list(info.waits),
         "deadlocks": None if problem else rings,
         "silent": list(silent),
     }
@@ -93,37 +120,49 @@ def _semaphore_as_json(info: SemaphoreInfo) -> dict[str, Any]:
             for holder in info.holders
         ],
         "queue": list(info.queue),
+        "waits_seconds": list(info.waits),
     }
 
 
-def _show_latch(info: LatchInfo, as_json: bool) -> None:
-    """Print the state of a latch. The masters know how many parties must arrive once one has."""
-    if as_json:
-        parties = {"parties": info.parties, "arrived": list(info.arrived), "missing": info.missing}
-        print_json({"name": info.name, "kind": info.kind, **(parties if info.arrived else {"arrived": []})})
-        return
-    said = f"{info.missing} of {info.parties} are missing" if info.arrived else "nobody has arrived"
-    lines = [("latch", info.name), ("state", "open" if info.missing == 0 else f"closed: {said}")]
-    lines += [("arrived", party) for party in info.arrived]
-    click.echo("\n".join(f"{label:<12}{printable(text)}" for label, text in lines))
+def _latch_as_json(info: LatchInfo) -> dict[str, Any]:
+    """Return the state of a latch. The masters know how many parties must arrive once one has."""
+    parties = {"parties": info.parties, "arrived": list(info.arrived), "missing": info.missing}
+    return {"name": info.name, "kind": info.kind, **(parties if info.arrived else {"arrived": []})}
 
 
-def _lines(info: LockInfo) -> list[tuple[str, str]]:
+def _lines(info: State) -> list[tuple[str, str]]:
     """Return a line for each thing: its label and its text."""
+    if isinstance(info, LatchInfo):
+        return [("latch", info.name), ("state", in_words(info)), *(("arrived", party) for party in info.arrived)]
+    lines = _semaphore_lines(info) if isinstance(info, SemaphoreInfo) else _lock_lines(info)
+    count = f"{len(info.queue)} waiting" if info.queue else "nobody waits"
+    waiters = zip(info.queue, info.waits, strict=True)
+    said = (f"{place}. for {span(waits)}: {_named(owner)}" for place, (owner, waits) in enumerate(waiters, 1))
+    return [*lines, ("queue", count), *(("", text) for text in said)]
+
+
+def _named(owner: str) -> str:
+    """Return an owner in words, and its name on the masters, which is in the logs."""
+    words = described(owner)
+    return owner if words == owner else f"{words} ({owner})"
+
+
+def _lock_lines(info: LockInfo) -> list[tuple[str, str]]:
     token = "token" if info.held else "last token", str(info.token) if info.token is not None else "none"
     if info.readers:
-        said = [f"{one.owner}, hold count {one.hold_count}, {one.ttl:.3f} s left" for one in info.readers]
+        said = [f"{_named(one.owner)}, hold count {one.hold_count}, {one.ttl:.3f} s left" for one in info.readers]
         return [("lock", info.name), *(("reader", reader) for reader in said), token]
     lease = f"{info.ttl:.3f} s left" if math.isfinite(info.ttl) else "without an end"
-    holder = info.owner or ("another library's lock" if info.held else "nobody")
+    holder = _named(info.owner) if info.owner else "another library's lock" if info.held else "nobody"
     lines = [("lock", info.name), ("holder", holder)]
+    if info.held_for is not None:
+        lines.append(("held for", span(info.held_for)))
     if info.held:
         lines += [("hold count", str(info.hold_count)), ("lease", lease)]
     return [*lines, token]
 
 
 def _semaphore_lines(info: SemaphoreInfo) -> list[tuple[str, str]]:
-    """Return a line for each thing: its label and its text."""
     limit = " or ".join(map(str, info.limits)) or "not known: nobody is there to name it"
     if info.override is not None:
         limit = (
@@ -134,13 +173,8 @@ def _semaphore_lines(info: SemaphoreInfo) -> list[tuple[str, str]]:
     lines = [("semaphore", info.name), ("limit", limit), ("used", str(info.used))]
     for holder in info.holders:
         what = f"{holder.permits} permits" if holder.slot is None else f"slot {holder.slot}"
-        lines.append(("holder", f"{holder.owner}, {what}, {holder.ttl:.3f} s left"))
+        lines.append(("holder", f"{_named(holder.owner)}, {what}, {holder.ttl:.3f} s left"))
     return lines
-
-
-def _queue(queue: tuple[str, ...]) -> list[tuple[str, str]]:
-    count = f"{len(queue)} waiting" if queue else "nobody waits"
-    return [("queue", count), *(("", f"{place}. {waiter}") for place, waiter in enumerate(queue, 1))]
 
 
 def _rings(found: Found | None) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from relock import AcquireTimeoutError, ClientClosedError, ConfigurationError, LockLostError, QuorumError, RelockError
 from relock.cli import _main
 from relock.cli._exit_codes import EPILOG, MEANINGS, ExitCode
-from relock.cli._output import failed, printable
+from relock.cli._output import failed, printable, span
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,18 @@ def test_without_the_extra_one_line_says_what_to_install(missing: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == ExitCode.CONFIGURATION
     assert done.stderr == f"relock: the command line needs {missing}: pip install 'redis-relock[cli]'\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.04, "0.0 s"),
+        (59.9, "59.9 s"),
+        (60, "1 min 0 s"),
+        (3599, "59 min 59 s"),
+        (7321, "2 h 2 min"),
+        (9e4, "1 d 1 h"),
+    ],
+)
+def test_a_time_has_its_two_largest_units(seconds: float, words: str) -> None:
+    assert span(seconds) == words

@@ -159,7 +159,7 @@ def test_a_refusal_behind_another_caller_of_its_owner_is_counted_and_told_like_a
         (load("inspect").call(host.spec.keys, limit=QUEUE_LIMIT),), 101.0
     )
     with pytest.raises(StopIteration) as end:
-        coming.send([[[b"held", 1, 5_000, b"you:1", 1, 7, [b"me:1", b"me:2"]]]])
+        coming.send([[[b"held", 1, 5_000, b"you:1", 1, 7, [b"me:1", b"1", b"me:2", b"2"]]]])
     assert end.value.value == Refused("you:1", 2, 5.0, None, undecided=False)
     assert host.counters.refusals == 1
     assert host.events == [NotGranted("a", 0.0, kind="lock")]

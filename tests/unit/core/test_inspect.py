@@ -33,7 +33,7 @@ def test_another_look_is_worth_it_where_ended_connections_make_up_for_a_quorum(
 
 
 def shared(*readers: tuple[bytes, int, int], token: int = 7) -> Reply:
-    return [b"shared", 10, token, [part for reader in readers for part in reader], [b"me:9"]]
+    return [b"shared", 10, token, [part for reader in readers for part in reader], [b"me:9", b"2"]]
 
 
 def held(owner: bytes, count: int = 1) -> Reply:
@@ -88,3 +88,27 @@ def test_the_holders_of_a_lock_are_its_only_holder_or_none() -> None:
     assert (info.kind, info.holders) == ("lock", (Holder("me:1", 2, 5.0),))
     assert LockInfo("a", None, 0, 0.0, None, ()).holders == ()
     assert LockInfo("a", None, 0, 5.0, None, ()).holders == (), "another library's lock has no owner"
+
+
+def test_the_token_says_since_when_the_lock_is_held_and_the_tickets_since_when_others_wait() -> None:
+    now_us, token = 1_700_000_000_000_000, 1_699_999_940_000_000
+    queue = [b"me:1", b"1699999958500000", b"me:2", b"1700000000500000", b"me:3", b"inf", b"me:4", b"-inf"]
+    lone = agree("a", [[b"held", now_us, 5_000, b"you:1", 1, token, queue]])
+    assert lone is not None
+    assert (lone.held_for, lone.queue, lone.waits) == (
+        60.0,
+        ("me:1", "me:2", "me:3", "me:4"),
+        (41.5, 0.0, 0.0, now_us / 1e6),
+    )
+    several = agree("a", [[b"held", now_us, 5_000, b"you:1", 1, token, queue]] * 2 + [FREE])
+    assert several is not None
+    assert several.waits[:3] == (42.5, 0.5, 0.0), (
+        "several masters write tickets that lie a second ahead of their clocks"
+    )
+
+
+def test_nobody_knows_since_when_another_library_has_the_lock_or_readers_have_it() -> None:
+    for reply in ([b"held", 10, 5_000, b"", 0, 7, []], shared((b"me:1&", 1, 9_000)), FREE):
+        info = agree("a", [reply])
+        assert info is not None
+        assert info.held_for is None

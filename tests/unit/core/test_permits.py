@@ -20,7 +20,7 @@ def info(
 ) -> Any:
     """Return a master's reply: of each holder its name, its slot, and the ms left."""
     flat = [item for name, kept, left_ms in holders for item in (name.encode(), b"%d" % kept, left_ms)]
-    return [b"info", now, cap, token, flat, [waiter.encode() for waiter in queue]]
+    return [b"info", now, cap, token, flat, [word for waiter in queue for word in (waiter.encode(), b"1")]]
 
 
 def state(*answers: Any, limit: int = 2) -> Any:

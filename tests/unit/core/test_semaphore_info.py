@@ -17,7 +17,9 @@ OWNERS = [b"me:1#1/4", b"me:2#2/4@3000~1", b"you:3#1/8@3000~me.7.2"]
 def look(override: int, *owners: bytes, queue: tuple[bytes, ...] = ()) -> permits.SemaphoreInfo:
     """Return what one master says of a semaphore whose limit is 5 in the code that looks."""
     holders = [part for slot, owner in enumerate(owners) for part in (owner, b"%d" % slot, 1_000)]
-    info = permits.agree("a", 5, [[b"info", 1, override, 7, holders, list(queue)]])
+    info = permits.agree(
+        "a", 5, [[b"info", 1, override, 7, holders, [word for waiter in queue for word in (waiter, b"1")]]]
+    )
     assert info is not None
     return info
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from attrs import frozen
 
+from relock._core.clocks import TICKET_AHEAD_US
 from relock._core.effects import Ask, Clock, Effect, Failure, Reply
 from relock._core.flows.ask import first_of_each
 from relock._core.lock_spec import LockSpec
@@ -46,6 +47,9 @@ class LockInfo:
         token: the last fencing token that the masters remember; None if they remember none.
         queue: the waiters, in the order in which they will be served.
         readers: the readers that have the lock, the one whose lease ends last first; empty if there are none.
+        held_for: seconds since the hold was granted, by its token, and so by the masters' clocks: an approximation.
+            None if the lock is free, or held by readers or another library.
+        waits: seconds for which each of the `queue` has waited, by its ticket: an approximation, too.
     """
 
     name: str
@@ -55,6 +59,8 @@ class LockInfo:
     token: int | None
     queue: tuple[str, ...]
     readers: tuple[Holder, ...] = ()
+    held_for: float | None = None
+    waits: tuple[float, ...] = ()
 
     @property
     def held(self) -> bool:
@@ -109,16 +115,31 @@ def agree(name: str, answers: MasterReplies) -> LockInfo | None:
     held = [reply for reply in replies if reply[0] == b"held"]
     shared = [reply for reply in replies if reply[0] == b"shared"]
     token = max(reply[5] if reply[0] == b"held" else reply[2] for reply in replies) or None
-    queue = tuple(waiter.decode(errors="replace") for waiter in max((reply[-1] for reply in replies), key=len))
+    queue, waits = waiters_in(replies, len(answers))
     if len(replies) - len(held) - len(shared) >= quorum:
-        return LockInfo(name, None, 0, 0.0, token, queue)
+        return LockInfo(name, None, 0, 0.0, token, queue, waits=waits)
     if len(shared) > len(held):
         readers = _readers(shared, quorum)
-        return LockInfo(name, readers[0].owner, readers[0].hold_count, readers[0].ttl, token, queue, readers)
+        first = readers[0]
+        return LockInfo(name, first.owner, first.hold_count, first.ttl, token, queue, readers, waits=waits)
     owners = [reply[3] for reply in held]
-    _, _, pttl_ms, owner, count, *_ = max(held, key=lambda reply: (owners.count(reply[3]), reply[4]))
+    _, now_us, pttl_ms, owner, count, *_ = max(held, key=lambda reply: (owners.count(reply[3]), reply[4]))
     ttl = max(pttl_ms, 1) / 1000 if pttl_ms >= 0 else float("inf")
-    return LockInfo(name, owner.decode(errors="replace") or None, count, ttl, token, queue)
+    held_for = _seconds_since(token, now_us) if owner and token else None
+    holder = owner.decode(errors="replace") or None
+    return LockInfo(name, holder, count, ttl, token, queue, held_for=held_for, waits=waits)
+
+
+def waiters_in(replies: Sequence[Any], masters: int) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Return the names of the waiters in the longest queue of the replies, and the seconds since each came."""
+    now_us, flat = max(((reply[1], reply[-1]) for reply in replies), key=lambda said: len(said[1]))
+    ahead_us = 0 if masters == 1 else TICKET_AHEAD_US  # several masters write tickets that lie ahead of their clocks
+    names = tuple(waiter.decode(errors="replace") for waiter in flat[::2])
+    return names, tuple(_seconds_since(float(ticket) - ahead_us, now_us) for ticket in flat[1::2])
+
+
+def _seconds_since(then_us: float, now_us: int) -> float:
+    return max(0.0, now_us - max(0.0, then_us)) / 1e6  # another program may have written a negative ticket
 
 
 def holders_in(flat: Sequence[Any]) -> Iterator[tuple[bytes, int, int]]:

@@ -9,7 +9,7 @@ from attrs import frozen
 from relock._core.effects import Ask, Clock, Effect, Failure
 from relock._core.flows.ask import first_of_each
 from relock._core.flows.extend import ROUNDS
-from relock._core.flows.inspect import MasterReplies, holders_in, look
+from relock._core.flows.inspect import MasterReplies, holders_in, look, waiters_in
 from relock._core.flows.release import end_call
 from relock._core.lock_spec import LockSpec, lease_ms
 from relock._core.quorum import VOID, is_status, quorum_of
@@ -46,6 +46,7 @@ class SemaphoreInfo:
         holders: the holders of these, in the order in which their leases end.
         queue: the waiters, in the order in which they will be served.
         override: the limit that an operator has set, which wins over all others; None if there is none.
+        waits: seconds for which each of the `queue` has waited, by its ticket: an approximation.
     """
 
     name: str
@@ -54,6 +55,7 @@ class SemaphoreInfo:
     holders: tuple[PermitHolder, ...]
     queue: tuple[str, ...]
     override: int | None = None
+    waits: tuple[float, ...] = ()
 
     @property
     def limits(self) -> tuple[int, ...]:
@@ -75,9 +77,9 @@ def agree(name: str, limit: int, answers: MasterReplies) -> SemaphoreInfo | None
         return None
     cap = sorted((reply[2] for reply in replies), reverse=True)[quorum - 1]
     holders = sorted(_holders(replies, quorum), key=lambda holder: holder.ttl)
-    queue = tuple(waiter.decode(errors="replace") for waiter in max((reply[-1] for reply in replies), key=len))
+    queue, waits = waiters_in(replies, len(answers))
     used = sum(holder.permits for holder in holders)
-    return SemaphoreInfo(name, limit if cap < 0 else cap, used, tuple(holders), queue, None if cap < 0 else cap)
+    return SemaphoreInfo(name, limit if cap < 0 else cap, used, tuple(holders), queue, None if cap < 0 else cap, waits)
 
 
 def _holders(replies: Sequence[list[Any]], quorum: int) -> Generator[PermitHolder, None, None]:
