@@ -49,6 +49,7 @@ class Statistics:
         waiting: waiters at this moment.
         held_of_semaphores: how many of the holds are of semaphores.
         waiting_for_semaphores: how many of the waiters wait for permits.
+        least_lease_left: seconds until the first lease of the holds ends, if it is not renewed; None without holds.
         masters: state of each master.
     """
 
@@ -64,13 +65,16 @@ class Statistics:
     waiting: int
     held_of_semaphores: int
     waiting_for_semaphores: int
+    least_lease_left: float | None
     masters: tuple[MasterState, ...]
 
 
 def statistics_of(session: Session) -> Statistics:
     """Return the counts so far, and the state of each master; no I/O."""
     counters = session.counters
-    held = [hold.keys.kind for hold in session.holds.copy().values() if hold.loss is None]
+    now = session.clock()
+    holds = [hold for hold in session.holds.copy().values() if hold.loss is None]
+    held = [hold.keys.kind for hold in holds]
     waiting = [waiter.keys.kind for waiter in session.hubs.waiters()]
     return Statistics(
         grants=counters.grants,
@@ -85,7 +89,8 @@ def statistics_of(session: Session) -> Statistics:
         waiting=len(waiting),
         held_of_semaphores=held.count(SEMAPHORE),
         waiting_for_semaphores=waiting.count(SEMAPHORE),
-        masters=tuple(_state_of(master, session.clock()) for master in session.masters),
+        least_lease_left=min((hold.remaining(now) for hold in holds), default=None),
+        masters=tuple(_state_of(master, now) for master in session.masters),
     )
 
 

@@ -41,10 +41,11 @@ STOREYS = [
     ("aio_latch", "aio_multi_lock", "aio_rwlock", "aio_semaphore"),
     ("aio_client",),
     ("_servers",),
-    ("cli", "testing", "_relock_pytest", "__init__", "__main__"),
+    ("cli", "prometheus", "testing", "_relock_pytest", "__init__", "__main__"),
 ]
 # Modules that only some rooms may import.
 RESERVED = {
+    "prometheus_client": ("prometheus",),
     "redis": ("_runtime", "_doctor", "client", "testing"),
     "threading": ("_runtime", "_owner", "lock", "cli"),
     "socket": ("_options", "_runtime", "_servers", "cli"),
