@@ -79,7 +79,8 @@ def test_the_source_archive_has_the_tests_and_the_pages_but_not_the_results_of_l
     with tarfile.open(next(archives.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"tests/conftest.py", "docs/results/benchmark.md", "docs/results/plots/rate.svg"} <= names
-    assert [name for name in names if name.startswith("docs/") and name.endswith(".json")] == []
+    assert [name for name in names if name.startswith("docs/results/") and name.endswith(".json")] == []
+    assert "docs/operations/dashboard.json" in names
 
 
 def test_the_page_on_the_package_index_has_no_relative_link(archives: Path) -> None:
