@@ -190,14 +190,19 @@ def test_watch_prints_json_for_scripts(server: Server, client: Client, name: str
     assert one == {"name": name, "kind": "latch", "arrived": ["a"]}
 
 
-def test_status_watch_shows_the_state_again_and_again(server: Server, client: Client, name: str) -> None:
-    with start("status", name, "--watch", "--json", nodes=server.url) as process:
+def test_status_watch_shows_the_state_again_and_again_also_without_masters(
+    start_server: Callable[..., Server], connect: Callable[..., Client]
+) -> None:
+    server = start_server()
+    with start("status", "a", "--watch", "--json", nodes=server.url) as process:
         assert process.stdout is not None
         assert not json.loads(process.stdout.readline())["held"]
-        with client.lock(name):
-            assert any(json.loads(line)["held"] for line in process.stdout)
-            process.send_signal(signal.SIGINT)
-            assert process.wait(WITHIN) == 128 + signal.SIGINT
+        connect(server.url).lock("a").acquire()
+        assert any(json.loads(line)["held"] for line in process.stdout)
+        server.kill()
+        assert any("error" in json.loads(line) for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WITHIN) == 128 + signal.SIGINT
 
 
 def test_status_of_a_semaphore_that_nobody_uses(server: Server, client: Client, name: str) -> None:

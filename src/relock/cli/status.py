@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from relock import Client, LatchInfo, LockInfo, SemaphoreInfo
+from relock import Client, LatchInfo, LockInfo, QuorumError, SemaphoreInfo
 from relock._core.deadlocks import texts_of
 from relock._keys import LATCH, LOCK, SEMAPHORE
 from relock._owner import described
@@ -52,13 +52,17 @@ def status(*, name: str, semaphore: bool, latch: bool, watch: bool, where: Where
         raise click.UsageError("--semaphore and --latch exclude each other")
     kind = SEMAPHORE if semaphore else LATCH if latch else LOCK
     with where.client() as client:
-        shown = _show(client, name, kind, as_json)
-        while watch:
+        if not watch:
+            click.echo(_show(client, name, kind, as_json))
+            return
+        while True:
+            try:
+                shown = _show(client, name, kind, as_json)
+            except QuorumError as error:  # the masters may be back soon
+                shown = json.dumps({"name": name, "error": str(error)}) if as_json else f"not known: {error}"
             click.clear()  # only a terminal
             click.echo(shown)
             time.sleep(WATCH_SECONDS)
-            shown = _show(client, name, kind, as_json)
-    click.echo(shown)
 
 
 def _show(client: Client, name: str, kind: str, as_json: bool) -> str:
