@@ -41,7 +41,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(threading|collections|types|typing|redis|asyncio|weakref)(\..*)?"),
     (r"py:.*", r"[a-z_]+|[A-Z][a-z]+Error|BaseException|Callable|Iterator|Any|Self|Unpack|TracebackType|[PR]"),
     (r"py:.*", r"relock\._.*|relock\.(aio_)?(lock|client)\.(LockSpec|LockOptions|LockClient|[PR])"),
-    (r"py:.*", r"ClientOptions|(Client|Lock)Arguments"),
+    (r"py:.*", r"ClientOptions|(Client|Lock)Arguments|Lead|Stop|OnLost"),
 ]
 
 

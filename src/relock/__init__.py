@@ -49,11 +49,13 @@ if typing.TYPE_CHECKING:
     from relock._core.flows.permits import PermitHolder, SemaphoreInfo
     from relock._statistics import MasterState, Statistics
     from relock.aio_client import AsyncClient
+    from relock.aio_election import AsyncTerm
     from relock.aio_latch import AsyncLatch
     from relock.aio_lock import AsyncLock
     from relock.aio_multi_lock import AsyncMultiLock
     from relock.aio_rwlock import AsyncReadLock, AsyncRWLock, AsyncWriteLock
     from relock.aio_semaphore import AsyncPermit, AsyncSemaphore
+    from relock.election import Term
     from relock.latch import Latch
     from relock.multi_lock import MultiLock
     from relock.rwlock import ReadLock, RWLock, WriteLock
@@ -69,6 +71,7 @@ __all__ = [
     "AsyncRWLock",
     "AsyncReadLock",
     "AsyncSemaphore",
+    "AsyncTerm",
     "AsyncWriteLock",
     "Client",
     "ClientClosedError",
@@ -107,6 +110,7 @@ __all__ = [
     "Semaphore",
     "SemaphoreInfo",
     "Statistics",
+    "Term",
     "UpgradeError",
     "WriteLock",
     "synchronized",
@@ -117,6 +121,8 @@ __version__ = "0.1.0"
 _LATER = {
     "AsyncClient": "relock.aio_client",
     "AsyncLatch": "relock.aio_latch",
+    "AsyncTerm": "relock.aio_election",
+    "Term": "relock.election",
     "AsyncLock": "relock.aio_lock",
     "AsyncMultiLock": "relock.aio_multi_lock",
     "AsyncPermit": "relock.aio_semaphore",

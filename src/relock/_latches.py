@@ -7,6 +7,16 @@ from relock._core.host import WaiterRegister
 from relock._core.quorum import NoQuorum, quorum_of
 from relock._errors import ConfigurationError
 from relock._holding import HasSession, quorum_error, too_few_answered
+from relock._keys import latch_keys
+from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, ClientOptions, check_limit, check_name, check_seconds
+
+
+def latch_spec(options: ClientOptions, masters: tuple[str, ...], name: str, parties: int, ttl: float) -> LatchSpec:
+    """Return what the requests for a latch have in common; `options` are those of the client."""
+    keys = latch_keys(options.prefix, check_name(name))
+    check_limit(parties, "parties")
+    check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
+    return LatchSpec(keys, masters, options.node_timeout_for(options.ttl), options.patience, parties, ttl)
 
 
 class LatchHandle:

@@ -11,6 +11,7 @@ from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER
 from relock._errors import ClientClosedError, ConfigurationError
+from relock._holding import check_answered
 from relock._options import (
     TTL_SECONDS_MIN,
     ClientArguments,
@@ -34,10 +35,12 @@ from relock.aio_lock import AsyncLock, awaited
 from relock.client import Client
 
 if TYPE_CHECKING:
+    from relock.aio_election import Lead, Stop
     from relock.aio_latch import AsyncLatch
     from relock.aio_multi_lock import AsyncMultiLock
     from relock.aio_rwlock import AsyncRWLock
     from relock.aio_semaphore import AsyncSemaphore
+    from relock.election import OnLost
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -280,9 +283,11 @@ class AsyncClient:
             TypeError: an argument of a wrong type.
             ConfigurationError: a value that can't work.
         """
+        from relock._latches import latch_spec
         from relock.aio_latch import AsyncLatch
 
-        return AsyncLatch(self, self._client._latch_spec_of(name, parties, ttl))
+        client = self._client
+        return AsyncLatch(self, latch_spec(client._options, client._addresses, name, parties, ttl))
 
     def synchronized(
         self, template: str, *, cancel_on_lost: bool = False, **lock_options: Unpack[LockArguments]
@@ -305,6 +310,28 @@ class AsyncClient:
         make("any")  # a wrong option is refused now, not at the first call
         return coroutine_decorator(template, make)
 
+    async def elect(
+        self, name: str, lead: "Lead", *, stop: "Stop" = None, ttl: float | None = None, on_lost: "OnLost" = None
+    ) -> None:
+        """Await `lead` with an `AsyncTerm` whenever this process is the leader, until `stop` is set; return then.
+
+        When `lead` returns, the leadership is given up and the campaign goes on; also after a loss, which cancels
+        `lead`, and while too few masters answer. A cancellation of this task ends the campaign at once.
+
+        Args:
+            name: as for `lock`, which is what a leader has; ``max_hold`` does not count.
+            lead: awaited in this task. Its exception gives the leadership up, and is raised here.
+            stop: an `asyncio.Event` that ends the campaign, within about a second if it waits; default None: never.
+            ttl: as for `lock`. A dead leader is followed within this time and about a second.
+            on_lost: as for `lock`.
+
+        Raises:
+            TypeError, ConfigurationError, ClientClosedError: as `lock` and `AsyncLock.acquire`.
+        """
+        from relock.aio_election import campaign
+
+        await campaign(partial(self.lock, name, ttl=ttl), lead, stop, on_lost)
+
     # Looking --------------------------------------------------------------------------------------------------------
 
     async def info(self, name: str) -> LockInfo:
@@ -326,7 +353,8 @@ class AsyncClient:
         """
         spec = self._client._spec_of(name)
         released, answers = await self._foreground().run(inspect_flows.force_release(spec, self._session.clock))
-        self._client._agree_on_end(name, answers)
+        self._session.raise_pending_warnings()
+        check_answered(name, answers, self._session.quorum)
         return bool(released)
 
     async def names(self, pattern: str = "*", kind: str | None = None) -> AsyncIterator[str]:

@@ -16,10 +16,8 @@ from relock._core.info import one_server, shared_servers
 from relock._core.lock_spec import LockSpec, MultiSpec, Wish
 from relock._errors import ConfigurationError, RelockWarning
 from relock._holding import check_answered, quorum_error, too_few_answered
-from relock._keys import latch_keys, lock_keys, permit_keys
+from relock._keys import lock_keys, permit_keys
 from relock._options import (
-    TTL_SECONDS_MAX,
-    TTL_SECONDS_MIN,
     ClientArguments,
     ClientOptions,
     LockArguments,
@@ -31,7 +29,6 @@ from relock._options import (
     check_lock_options,
     check_name,
     check_names,
-    check_seconds,
     set_options,
 )
 from relock._runtime.live_set import LiveSet
@@ -46,8 +43,8 @@ from relock._signatures import lists
 from relock.lock import Lock
 
 if TYPE_CHECKING:
-    from relock._core.flows.latch import LatchSpec
     from relock._statistics import Statistics
+    from relock.election import Lead, OnLost, Stop
     from relock.latch import Latch
     from relock.multi_lock import MultiLock
     from relock.rwlock import RWLock
@@ -217,19 +214,10 @@ class Client:
             TypeError: an argument of a wrong type.
             ConfigurationError: a value that can't work.
         """
+        from relock._latches import latch_spec
         from relock.latch import Latch
 
-        return Latch(self, self._latch_spec_of(name, parties, ttl))
-
-    def _latch_spec_of(self, name: str, parties: int, ttl: float) -> "LatchSpec":
-        """Return what the requests for a latch have in common."""
-        from relock._core.flows.latch import LatchSpec
-
-        keys, options = latch_keys(self._options.prefix, check_name(name)), self._options
-        check_limit(parties, "parties")
-        check_seconds("ttl", ttl, TTL_SECONDS_MIN, TTL_SECONDS_MAX, "between 0.05 seconds and 10 years")
-        node_timeout = options.node_timeout_for(options.ttl)
-        return LatchSpec(keys, self._addresses, node_timeout, options.patience, parties, ttl)
+        return Latch(self, latch_spec(self._options, self._addresses, name, parties, ttl))
 
     def _multi_spec_of(self, names: Iterable[str], **given: Unpack[LockArguments]) -> MultiSpec:
         return MultiSpec(tuple(self._spec_of(name, **given) for name in check_names(names)))
@@ -276,6 +264,28 @@ class Client:
         self._options_of(**lock_options)  # a wrong option is refused now, not at the first call
         return decorator(template, lambda name: self.lock(name, **lock_options))
 
+    def elect(
+        self, name: str, lead: "Lead", *, stop: "Stop" = None, ttl: float | None = None, on_lost: "OnLost" = None
+    ) -> None:
+        """Call `lead` with a `Term` whenever this process is the leader, until `stop` is set; return then.
+
+        When `lead` returns, the leadership is given up and the campaign goes on; also after a loss, and while too few
+        masters answer. `lead` is not interrupted: it looks at ``term.lost`` and at `stop` itself.
+
+        Args:
+            name: as for `lock`, which is what a leader has; ``max_hold`` does not count.
+            lead: called in this thread. Its exception gives the leadership up, and is raised here.
+            stop: a `threading.Event` that ends the campaign, within about a second if it waits; default None: never.
+            ttl: as for `lock`. A dead leader is followed within this time and about a second.
+            on_lost: as for `lock`.
+
+        Raises:
+            TypeError, ConfigurationError, ClientClosedError: as `lock` and `Lock.acquire`.
+        """
+        from relock.election import campaign
+
+        campaign(partial(self.lock, name, ttl=ttl), lead, stop, on_lost)
+
     # Looking --------------------------------------------------------------------------------------------------------
 
     def info(self, name: str) -> LockInfo:
@@ -303,13 +313,9 @@ class Client:
         """
         spec, session = self._spec_of(name), self._session
         released, answers = session.run(inspect_flows.force_release(spec, session.clock))
-        self._agree_on_end(name, answers)
+        session.raise_pending_warnings()
+        check_answered(name, answers, session.quorum)
         return bool(released)
-
-    def _agree_on_end(self, name: str, answers: inspect_flows.MasterReplies) -> None:
-        """Raise `QuorumError` if `answers` to a forced release are too few."""
-        self._session.raise_pending_warnings(stacklevel=4)
-        check_answered(name, answers, self._session.quorum)
 
     def names(self, pattern: str = "*", kind: str | None = None) -> Iterator[str]:
         """Iterate over the names that are held or waited for on any master, in no order, each once.

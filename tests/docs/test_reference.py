@@ -47,7 +47,7 @@ def test_options_of_a_lock_are_listed() -> None:
 
 def test_every_public_name_is_in_the_reference() -> None:
     pages = "\n".join(page.read_text() for page in REFERENCE.glob("*.md"))
-    documented = set(re.findall(r"auto(?:class|exception|function):: relock\.(\w+)", pages))
+    documented = set(re.findall(r"auto(?:class|exception|function):: relock\.(\w+)\b(?!\.)", pages))
     assert documented == set(relock.__all__)
 
 

@@ -36,9 +36,9 @@ STOREYS = [
     ("_doctor",),
     ("_holding", "_holding_all", "_latches", "_names", "_permits", "_rings", "_statistics"),
     ("lock",),
-    ("aio_lock", "latch", "multi_lock", "rwlock", "semaphore"),
+    ("aio_lock", "election", "latch", "multi_lock", "rwlock", "semaphore"),
     ("client",),
-    ("aio_latch", "aio_multi_lock", "aio_rwlock", "aio_semaphore"),
+    ("aio_election", "aio_latch", "aio_multi_lock", "aio_rwlock", "aio_semaphore"),
     ("aio_client",),
     ("_servers",),
     ("cli", "prometheus", "testing", "_relock_pytest", "__init__", "__main__"),
@@ -47,13 +47,13 @@ STOREYS = [
 RESERVED = {
     "prometheus_client": ("prometheus",),
     "redis": ("_runtime", "_doctor", "client", "testing"),
-    "threading": ("_runtime", "_owner", "lock", "cli"),
+    "threading": ("_runtime", "_owner", "lock", "election", "cli"),
     "socket": ("_options", "_runtime", "_servers", "cli"),
     "select": ("_runtime", "cli"),
     "hiredis": ("_runtime", "testing", "cli"),
     "time": ("_runtime", "_doctor", "_servers", "cli"),
     "random": ("_runtime", "cli", "testing"),
-    "asyncio": ("_owner", "_runtime", "aio_lock", "aio_client", "cli", "testing"),
+    "asyncio": ("_owner", "_runtime", "aio_lock", "aio_client", "aio_election", "cli", "testing"),
 }
 
 

@@ -1,0 +1,99 @@
+"""Election of a leader for tasks: one process at a time awaits a coroutine function."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+
+from relock._errors import AcquireTimeoutError, LockLostError, NotOwnedError, QuorumError
+from relock._events import Loss
+from relock._owner import serials
+from relock.aio_lock import AsyncLock
+from relock.election import GOES_ON, LOOK_SECONDS, RETRY_SECONDS, OnLost, is_end_of_term
+
+logger = logging.getLogger(__name__)
+
+
+class AsyncTerm:
+    """Leadership of this process, until it is lost or given up. Made by `AsyncClient.elect`; any task may use it.
+
+    What `Term` says of a process that stands still holds here, too.
+
+    Attributes:
+        token: the fencing token, larger than that of every earlier leader.
+        lost: set once the leadership is lost or given up.
+    """
+
+    def __init__(self, lock: AsyncLock, token: int, lost: asyncio.Event) -> None:
+        self._lock = lock
+        self.token = token
+        self.lost = lost
+
+    def remaining(self) -> float:
+        """Return the seconds for which this process surely leads, if nothing is renewed; 0.0 if it may lead no more."""
+        return self._lock.remaining()
+
+    async def ensure(self, seconds: float = 0.0) -> int:
+        """Return the token if this process surely leads for `seconds` more, from 0; usually without I/O.
+
+        Raises:
+            LockLostError: the leadership is lost, or too little is left of its lease; out of the function, this error
+                gives the leadership up, and the campaign goes on.
+            NotOwnedError: the leadership was given up.
+        """
+        return await self._lock.ensure(seconds)
+
+    async def resign(self) -> None:
+        """Give the leadership up now, before the function has returned; another process may lead from here on."""
+        self.lost.set()
+        try:
+            await self._lock.release()
+        except (LockLostError, NotOwnedError):
+            return  # it has ended already
+
+
+Lead = Callable[[AsyncTerm], Awaitable[object]]
+Stop = asyncio.Event | None
+
+
+async def campaign(lock_of: Callable[..., AsyncLock], lead: Lead, stop: Stop, on_lost: OnLost) -> None:
+    """Await `lead` whenever this process leads, as `AsyncClient.elect` says; `lock_of` makes the lock from options."""
+    stop = asyncio.Event() if stop is None else stop
+    owner = f"leader-{next(serials)}"  # any task may use the term, but no other campaign has the hold
+    is_warned = False
+    while not stop.is_set():
+        lost, token = asyncio.Event(), None
+        told = _told(lost, on_lost)
+        lock = lock_of(owner=owner, timeout=LOOK_SECONDS, max_hold=math.inf, cancel_on_lost=True, on_lost=told)
+        is_over = False  # what is raised then is of the lock, not of `lead`
+        try:
+            async with lock:
+                token, is_warned = lock.token, False
+                if token is not None:
+                    await lead(AsyncTerm(lock, token, lost))
+                is_over = True
+        except AcquireTimeoutError:
+            if token is not None:
+                raise
+        except QuorumError as error:
+            if token is not None and not is_over:
+                raise
+            if not is_warned:
+                logger.warning(GOES_ON, lock.name, error)
+            is_warned = True
+            await asyncio.sleep(RETRY_SECONDS)
+        except (LockLostError, NotOwnedError) as error:  # NotOwnedError: it has resigned
+            if not is_over and not is_end_of_term(error, token, lost.is_set()):
+                raise
+
+
+def _told(lost: asyncio.Event, on_lost: OnLost) -> Callable[[Loss], Awaitable[None]]:
+    """Return a callback that sets `lost`, and then calls what the user gave, a function or a coroutine function."""
+
+    async def told(loss: Loss) -> None:
+        lost.set()
+        result = None if on_lost is None else on_lost(loss)
+        if isinstance(result, Awaitable):
+            await result
+
+    return told
