@@ -11,7 +11,7 @@ from relock._owner import serials
 from relock.aio_lock import AsyncLock
 from relock.election import GOES_ON, LOOK_SECONDS, RETRY_SECONDS, OnLost, is_end_of_term
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class AsyncTerm:

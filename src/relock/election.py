@@ -10,7 +10,7 @@ from relock._events import Loss
 from relock._owner import serials
 from relock.lock import Lock
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0  # after which a waiting candidate looks whether it must stop; each time it queues anew
 RETRY_SECONDS = 1.0  # between two attempts while too few masters answer
