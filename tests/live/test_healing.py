@@ -25,7 +25,7 @@ TTL = 3.0  # and the guard, of the masters that a test starts
 OPTIONS: dict[str, Any] = {"ttl": TTL, "restart_guard": TTL, "node_timeout": 1.0}
 DOWN_SECONDS = 1.0
 RACES = 100
-PAUSE_SECONDS = 0.001  # between two tries of a thief; a minority that granted one can be healed only then
+PAUSE_SECONDS = 0.01  # between two tries of a thief; a minority that granted one can be healed only then
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from support.processes import Worker
 from support.proxy import Proxy
 from support.quorum import is_everywhere, key_of, takes, takes_in, wait_for_votes
 from support.servers import Server, find_servers, free_port
-from support.until import until
+from support.until import pause, until
 from support.urls import GUARD_SECONDS, Urls
 
 from relock import Client, ConfigurationError, Lock, LockLostError, QuorumError, RelockWarning
@@ -82,6 +82,7 @@ def test_masters_that_forgot_let_nobody_in_before_the_lease_is_over(
     while lock.owned() and not any(second):
         newcomer = connect(urls(five, guard), **options)
         second = [took and lock.owned() for took in (takes(watcher, name), takes(newcomer, name))]
+        pause()
     assert any(second) == (guard == 0.0)
     if guard:
         assert watcher.lock(name).acquire(timeout=30), "the masters vote again when the guard is over"
@@ -280,6 +281,7 @@ def test_a_replica_that_replaced_its_master_lets_nobody_in_before_the_lease_is_o
     second = [False, False]
     while lock.owned() and not any(second):
         second = [took and lock.owned() for took in (takes(watcher, name), takes_in(late, name))]
+        pause()
     assert any(second) == (guard == 0.0)
     if guard:
         assert watcher.lock(name).acquire(timeout=30), "the replica votes when the guard is over"
@@ -344,6 +346,7 @@ def test_a_client_with_a_smaller_guard_takes_that_of_the_others_also_where_it_is
         second = False
         while lock.owned() and not second:
             second = takes(other, name) and lock.owned()
+            pause()
         assert not second, f"a second holder, while the first is sure for {lock.remaining():.1f} s more"
 
 

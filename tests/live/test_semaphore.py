@@ -17,7 +17,7 @@ from support.leftovers import are_free
 from support.masters import Deployment, Masters, disable, forget, silenced
 from support.processes import Worker
 from support.servers import Server
-from support.until import until
+from support.until import pause, until
 
 from relock import Client, LockLostError, Loss, NotOwnedError, Permit, QuorumError, Semaphore
 
@@ -364,6 +364,7 @@ def test_masters_that_forgot_let_nobody_into_a_slot_before_its_lease_is_over(
         with contextlib.suppress(QuorumError):
             second = others.semaphore(name, 1).acquire(timeout=0)
         assert second is None or not permit.owned()
+        pause()
     got(others.semaphore(name, 1)).release()
 
 

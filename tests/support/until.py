@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 POLL_SECONDS = 0.003
+TRY_SECONDS = 0.01
 
 
 def until(predicate: Callable[[], object], *, within: float, what: str) -> float:
@@ -17,3 +18,8 @@ def until(predicate: Callable[[], object], *, within: float, what: str) -> float
             raise AssertionError(f"not within {within} s: {what}")
         time.sleep(POLL_SECONDS)
     return time.monotonic() - begin
+
+
+def pause() -> None:
+    """Wait a moment between two tries of a test that tries again and again: the other tests need the processor."""
+    time.sleep(TRY_SECONDS)
