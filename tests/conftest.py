@@ -1,9 +1,11 @@
 """Servers and names for the tests."""
 
+import functools
 import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from support.urls import GUARD_SECONDS, Urls
 from relock import _caches
 
 limit_caches()
+# redis-py reads the whole description of its package for each client and each connection, half of what these cost.
+metadata.version = functools.cache(metadata.version)
 # Each run plays the same examples, unless RELOCK_FUZZ asks for others: no test depends on luck. An example has no
 # deadline, because a busy machine would miss it.
 settings.register_profile("relock", derandomize="RELOCK_FUZZ" not in os.environ, deadline=None)
