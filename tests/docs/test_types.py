@@ -3,10 +3,9 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -64,14 +63,16 @@ def test_every_example_passes_a_strict_type_checker(tmp_path: Path) -> None:
     assert not errors, "\n".join(errors)
 
 
-def test_a_wrong_example_would_be_found_where_it_is(tmp_path: Path) -> None:
-    page = "\n```python\nfrom relock import Client\n```\n\n```python\n>>> Client(5)\n<Client>\n>>> x: int = 'a'\n```\n"
-    module = tmp_path / "page.py"
-    module.write_text(_python_of(page))
-    errors = _errors_in({str(module): "page.md"}, tmp_path)
-    assert [error.partition(" error")[0] for error in errors] == ["page.md:7:", "page.md:9:"]
+# What the checker must find in wrong modules. One test shows them all, because a run of the checker takes seconds.
+
+PAGE = "\n```python\nfrom relock import Client\n```\n\n```python\n>>> Client(5)\n<Client>\n>>> x: int = 'a'\n```\n"
 
 
+def wrong_lines_of_a_page_are_found(told: list[str]) -> None:
+    assert [line.split(":")[1] for line in told] == ["7", "9"]
+
+
+TRUTHY_TOO = "# mypy: enable-error-code=truthy-bool\n"
 WITHOUT_AWAIT = """
 from relock import AsyncLock
 
@@ -90,12 +91,8 @@ async def work(semaphore: AsyncSemaphore, lock: AsyncPermit) -> None:
 """
 
 
-@pytest.mark.parametrize("text", [WITHOUT_AWAIT, A_SEMAPHORE_WITHOUT_AWAIT], ids=["lock", "semaphore"])
-def test_a_call_of_a_task_s_lock_that_is_not_awaited_is_found(text: str, tmp_path: Path) -> None:
-    module = tmp_path / "module.py"
-    module.write_text("# mypy: enable-error-code=truthy-bool\n" + text)
-    errors = _errors_in({str(module): "module.py"}, tmp_path)
-    found = [(error.split(":")[1], error.rpartition(" ")[2]) for error in errors if " error: " in error]
+def a_call_that_is_not_awaited_is_found(told: list[str]) -> None:
+    found = [(line.split(":")[1], line.rpartition(" ")[2]) for line in told if " error: " in line]
     assert found == [("6", "[unused-coroutine]"), ("7", "[truthy-bool]"), ("8", "[unused-coroutine]")]
 
 
@@ -112,13 +109,10 @@ def work(client: Client, tasks: AsyncClient, lock: Lock, other: AsyncLock) -> No
 """
 
 
-def test_an_unknown_keyword_is_found_and_what_refuses_it_is_not_shown(tmp_path: Path) -> None:
-    module = tmp_path / "module.py"
-    module.write_text(WITH_UNKNOWN_KEYWORDS)
-    errors = _errors_in({str(module): "module.py"}, tmp_path)
-    found = [error for error in errors if '"tll"' in error]
-    assert [error.split(":")[1] for error in found] == ["5", "6", "7", "8"]
-    shown = [error for error in errors if "Revealed type" in error]
+def an_unknown_keyword_is_found_and_what_refuses_it_is_not_shown(told: list[str]) -> None:
+    found = [line for line in told if '"tll"' in line]
+    assert [line.split(":")[1] for line in found] == ["5", "6", "7", "8"]
+    shown = [line for line in told if "Revealed type" in line]
     assert len(shown) == 2
     assert all("(blocking: bool =, timeout: float =) ->" in text for text in shown), shown
 
@@ -146,10 +140,7 @@ async def wrong(semaphore: Semaphore, tasks: AsyncSemaphore) -> None:
 """
 
 
-def test_a_permit_may_be_none_and_a_semaphore_is_for_threads_or_for_tasks(tmp_path: Path) -> None:
-    module = tmp_path / "module.py"
-    module.write_text(PERMITS)
-    told = _errors_in({str(module): "module.py"}, tmp_path)
+def a_permit_may_be_none_and_a_semaphore_is_for_threads_or_for_tasks(told: list[str]) -> None:
     found = [(line.split(":")[1], line.rpartition(" ")[2]) for line in told if " error: " in line]
     assert found[:3] == [("5", "[call-arg]"), ("6", "[call-arg]"), ("9", "[union-attr]")]
     assert {line for line, _ in found[3:]} == {"15", "17"}
@@ -160,8 +151,30 @@ def test_a_permit_may_be_none_and_a_semaphore_is_for_threads_or_for_tasks(tmp_pa
     assert "None" in shown[2], "a slot is an int, or None"
 
 
-def test_a_misspelt_name_of_the_package_is_found(tmp_path: Path) -> None:
-    module = tmp_path / "module.py"
-    module.write_text("import relock\nfrom relock import AsyncClient, Klient\nrelock.AsyncLok\n")
-    errors = _errors_in({str(module): "module.py"}, tmp_path)
-    assert [error.partition(" error")[0] for error in errors] == ["module.py:2:", "module.py:3:"]
+MISSPELT = "import relock\nfrom relock import AsyncClient, Klient\nrelock.AsyncLok\n"
+
+
+def a_misspelt_name_of_the_package_is_found(told: list[str]) -> None:
+    assert [line.split(":")[1] for line in told] == ["2", "3"]
+
+
+WRONG: dict[str, tuple[str, Callable[[list[str]], None]]] = {
+    "wrong_page": (_python_of(PAGE), wrong_lines_of_a_page_are_found),
+    "wrong_lock": (TRUTHY_TOO + WITHOUT_AWAIT, a_call_that_is_not_awaited_is_found),
+    "wrong_semaphore": (TRUTHY_TOO + A_SEMAPHORE_WITHOUT_AWAIT, a_call_that_is_not_awaited_is_found),
+    "wrong_keywords": (WITH_UNKNOWN_KEYWORDS, an_unknown_keyword_is_found_and_what_refuses_it_is_not_shown),
+    "wrong_permits": (PERMITS, a_permit_may_be_none_and_a_semaphore_is_for_threads_or_for_tasks),
+    "wrong_names": (MISSPELT, a_misspelt_name_of_the_package_is_found),
+}
+
+
+def test_wrong_uses_are_found_where_they_are(tmp_path: Path) -> None:
+    modules = {}
+    for name, (text, _) in WRONG.items():
+        module = tmp_path / f"{name}.py"
+        module.write_text(text)
+        modules[str(module)] = name
+    told = _errors_in(modules, tmp_path)
+    for name, (_, check) in WRONG.items():
+        check([line for line in told if line.startswith(f"{name}:")])
+    assert all(line.partition(":")[0] in WRONG for line in told), told
