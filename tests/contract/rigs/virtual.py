@@ -24,7 +24,7 @@ from relock.testing._server import Server
 from relock.testing._world import World
 
 EPOCH_SECONDS = 1_700_000_000.0
-POLL_SECONDS = 0.001
+POLL_SECONDS = 0.004
 HOUR_SECONDS = 3600.0
 SLACK = 0.05  # seconds, of virtual time
 
