@@ -1,5 +1,6 @@
 """Entries of `nodes`: one per independent master; relock judges them before it sends anything."""
 
+import importlib
 import ssl
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import valkey.sentinel
 from redis.credentials import CredentialProvider
 from redis.sentinel import Sentinel
 
-from relock import Client, ConfigurationError, RelockWarning
+from relock import AsyncClient, Client, ConfigurationError, RelockWarning
 from relock._runtime.net.parse import parse_nodes
 
 SECRET = "hush"
@@ -453,6 +454,27 @@ def test_a_client_of_valkey_py_that_redis_py_can_not_stand_in_for_is_refused() -
 def test_a_client_of_fakeredis_is_refused_by_name_with_what_to_use(fake: Any) -> None:
     with pytest.raises(TypeError, match=r"fakeredis has no sockets.*relock\.testing\.Lab"):
         Client(fake())
+
+
+@pytest.mark.parametrize("module", ["redis.multidb.client", "redis.asyncio.multidb.client"])
+@pytest.mark.parametrize("origin", ["redis-py", "a class of that name", "a class of a user"])
+def test_a_client_of_several_active_masters_is_refused_with_the_reason(module: str, origin: str) -> None:
+    if origin == "redis-py":
+        pytest.importorskip("redis.multidb", reason="this redis-py has no such client")
+        pytest.importorskip("pybreaker", reason="redis-py's MultiDBClient needs it")
+        kind = importlib.import_module(module).MultiDBClient
+    else:
+        kind = type("MultiDBClient", (), {"__module__": module})
+    if origin == "a class of a user":
+        kind = type("OurClient", (kind,), {})
+    client = kind.__new__(kind)  # a whole one would look after its databases at once
+    with pytest.raises(
+        ConfigurationError, match=r"MultiDBClient can't be used.*masters that merge.*two owners"
+    ) as caught:
+        Client(client)
+    assert caught.value.option == "nodes"
+    with pytest.raises(ConfigurationError):
+        AsyncClient(["redis://h", client])
 
 
 def test_valkey_py_is_not_imported_without_need() -> None:

@@ -1,4 +1,4 @@
-"""Clients of valkey-py and ``redis.asyncio``, whose settings relock's connections take, and of fakeredis (refused).
+"""Clients other than redis-py's own for threads: some whose settings relock's connections take, and some refused.
 
 A thread opens each connection, even if a loop watches it later. So relock uses only the settings of a client of
 ``redis.asyncio``, and none of its connections.
@@ -14,6 +14,8 @@ from redis.connection import Connection, SSLConnection, UnixDomainSocketConnecti
 from redis.credentials import CredentialProvider
 from redis.sentinel import SentinelManagedConnection, SentinelManagedSSLConnection
 
+from relock._errors import ConfigurationError
+
 # redis-py's connections lack these options of valkey-py's, or have their own.
 _OF_VALKEY_ALONE = (
     *("parser_class", "lib_name", "lib_version", "command_packer", "client_cache", "cache_enabled", "cache_max_size"),
@@ -25,6 +27,8 @@ _OF_TASKS_ALONE = (
     *("orig_host_address", "orig_socket_timeout", "orig_socket_connect_timeout"),
 )
 _RENAMED = {"valkey_connect_func": "redis_connect_func"}
+# Masters that merge, by a client for threads and one for tasks.
+_OF_SEVERAL_DATABASES = {("redis.multidb.client", "MultiDBClient"), ("redis.asyncio.multidb.client", "MultiDBClient")}
 # None asks for no certificate. Any other option that is None has its default, and redis-py may not know the option.
 _NONE_MEANS_NONE = "ssl_cert_reqs"
 
@@ -47,12 +51,21 @@ def whole_name(kind: type) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
-def refuse_fake(client: object) -> None:
-    """Refuse a client of fakeredis, which has no socket to poll.
+def refuse_unfit(client: object) -> None:
+    """Refuse a client of fakeredis, which has no socket to poll, and redis-py's clients of several active masters.
 
     Raises:
-        TypeError: `client` is one, or makes connections of fakeredis.
+        TypeError: `client` is one of fakeredis, or makes connections of fakeredis.
+        ConfigurationError: `client` is a ``MultiDBClient`` for threads or for tasks. Old versions of redis-py lack the
+            classes, and new ones import them with a package of their own, so the names tell.
     """
+    if any((base.__module__, base.__name__) in _OF_SEVERAL_DATABASES for base in type(client).__mro__):
+        raise ConfigurationError(
+            "nodes: a MultiDBClient can't be used: its databases are masters that merge what each has granted, and it "
+            "changes from one to another, so two owners could have one lock; name one database, or several independent "
+            "masters, of which a quorum decides",
+            option="nodes",
+        )
     pool = getattr(client, "connection_pool", None)
     for kind in (type(client), getattr(pool, "connection_class", object)):
         if any(base.__module__.partition(".")[0] == "fakeredis" for base in kind.__mro__):

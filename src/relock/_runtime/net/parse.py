@@ -19,7 +19,7 @@ from relock._runtime.net.foreign import (
     ValkeyClient,
     counterpart_of_tasks,
     is_valkey_client,
-    refuse_fake,
+    refuse_unfit,
     settings_of_tasks,
     settings_of_valkey,
     whole_name,
@@ -115,7 +115,7 @@ def _parse_node(node: object) -> Node:
         return node
     if isinstance(node, str):
         return _node_of_url(node)
-    refuse_fake(node)
+    refuse_unfit(node)
     for is_one, read, shown in _CLIENTS:
         if is_one(node):
             made = read(node)
