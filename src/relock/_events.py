@@ -1,8 +1,34 @@
 """Events of a client, and the loss of a hold: frozen values, with times in seconds."""
 
+from enum import StrEnum
+
 from attrs import field, frozen
 
 from relock._keys import LOCK
+
+
+class LossCode(StrEnum):
+    """Cause of a loss, for programs: it equals its own text, and later versions may add codes.
+
+    Attributes:
+        EXPIRED: the lease ended before it could be renewed.
+        FORGOTTEN: the masters no longer know the hold: deleted, flushed, or released by force from another client.
+        FORCED: this client has released the hold by force.
+        OWNER_ENDED: the thread, task or event loop that owns the hold ended without releasing it.
+        MAX_HOLD: ``max_hold`` is over.
+        NOT_RENEWED: the lease ended, and was not to be renewed (``renew=False``).
+        STALLED: the owner's event loop stood still for longer than ``stall_limit``.
+        NOT_RETAKEN: the wait of a ``threading.Condition`` gave the hold up, and failed to take it again.
+    """
+
+    EXPIRED = "expired"
+    FORGOTTEN = "forgotten"
+    FORCED = "forced"
+    OWNER_ENDED = "owner_ended"
+    MAX_HOLD = "max_hold"
+    NOT_RENEWED = "not_renewed"
+    STALLED = "stalled"
+    NOT_RETAKEN = "not_retaken"
 
 
 @frozen
@@ -16,6 +42,7 @@ class Loss:
         hold_count: how many levels the owner had when the hold was lost.
         reason: why the hold was lost, in words.
         held_for: for how many seconds the lock was held.
+        code: why the hold was lost, for programs.
         kind: ``"lock"``; ``"read"`` for a reader's hold; or ``"semaphore"`` for permits, whose semaphore `lock` then
             names.
     """
@@ -26,6 +53,7 @@ class Loss:
     hold_count: int
     reason: str
     held_for: float
+    code: LossCode = field(kw_only=True, repr=str)
     kind: str = field(default=LOCK, kw_only=True)
 
 
@@ -84,9 +112,10 @@ class LoopStalled(Event):
 
 @frozen
 class Lost(Event):
-    """A hold was lost, for `reason`."""
+    """A hold was lost, for `reason`; `code` says the same to programs."""
 
     reason: str
+    code: LossCode = field(kw_only=True, repr=str)
 
 
 @frozen

@@ -72,10 +72,10 @@ class Handle(ABC):
         if hold is None or hold.loss is not None or hold.count == 0:
             return None
         session = self._client._session
-        reason = hold.reason_for_loss(session.clock())
-        if reason is None:
+        code = hold.reason_for_loss(session.clock())
+        if code is None:
             return hold
-        session.lose(hold, reason)
+        session.lose(hold, code)
         return None
 
     def _holds_of(self, who: Owner) -> list[Hold]:

@@ -207,7 +207,10 @@ class AsyncSemaphore(SemaphoreHandle):
         """
         name, foreground = self._check_owner(owner), self._client._foreground()
         flow = permit_flows.force_release(self._spec, name, foreground.session.clock)
+        since = foreground.session.clock()
         released, answers = await foreground.run(flow)
+        if released:
+            foreground.session.holds.note_forced(self.name, since, name.encode())
         self._check_answers(answers)
         return bool(released)
 

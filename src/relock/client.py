@@ -312,7 +312,10 @@ class Client:
             QuorumError: too few masters answered.
         """
         spec, session = self._spec_of(name), self._session
+        since = session.clock()
         released, answers = session.run(inspect_flows.force_release(spec, session.clock))
+        if released:
+            session.holds.note_forced(name, since)
         session.raise_pending_warnings()
         check_answered(name, answers, session.quorum)
         return bool(released)

@@ -221,7 +221,10 @@ class Semaphore(SemaphoreHandle):
             TypeError, ConfigurationError: an owner that can't be.
         """
         name, session = self._check_owner(owner), self._client._session
+        since = session.clock()
         released, answers = session.run(permit_flows.force_release(self._spec, name, session.clock))
+        if released:
+            session.holds.note_forced(self.name, since, name.encode())
         session.raise_pending_warnings()
         self._check_answers(answers)
         return bool(released)

@@ -15,8 +15,7 @@ from support.servers import Server
 from support.until import until
 
 import relock
-from relock import Client, Event, LockLostError, Lost, QuorumError, ReleaseUnconfirmed, RenewalFailing
-from relock._core.hold import EXPIRED
+from relock import Client, Event, LockLostError, LossCode, Lost, QuorumError, ReleaseUnconfirmed, RenewalFailing
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 TTL = 4.0
@@ -172,7 +171,7 @@ def test_without_hexists_a_hold_is_lost_when_its_first_lease_ends(server: Server
             lock.release()
         assert client.statistics().renewals == 0
     assert any(isinstance(one, RenewalFailing) for one in events)
-    assert [one.reason for one in events if isinstance(one, Lost)] == [EXPIRED]
+    assert [one.code for one in events if isinstance(one, Lost)] == [LossCode.EXPIRED]
 
 
 @pytest.mark.every_server

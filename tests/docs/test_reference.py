@@ -7,6 +7,7 @@ import attrs
 import pytest
 
 import relock
+from relock import LossCode
 from relock._core import hold
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.lock_spec import ALIVE_MS, QUEUE_MS
@@ -69,8 +70,10 @@ def test_what_is_dropped_and_from_which_number_on_is_that_of_the_code() -> None:
 
 def test_every_reason_for_a_loss_is_explained() -> None:
     text = (REFERENCE / "errors.md").read_text()
-    for reason in (hold.EXPIRED, hold.NOT_RENEWED, hold.FORGOTTEN, hold.MAX_HOLD, hold.OWNER_ENDED, hold.STALLED):
-        assert f"| {reason} |" in text
+    assert set(hold.REASONS) == set(LossCode) - {LossCode.NOT_RETAKEN}
+    for code, reason in hold.REASONS.items():
+        assert f"| `{code}` | {reason} |" in text
+    assert f"| `{LossCode.NOT_RETAKEN}` | a condition's wait" in text
 
 
 def test_keys_are_those_of_the_scripts() -> None:

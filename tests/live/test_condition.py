@@ -14,7 +14,7 @@ from support.alarms import AlarmError
 from support.masters import Deployment
 from support.until import until
 
-from relock import Client, ConfigurationError, LockLostError, NotOwnedError
+from relock import Client, ConfigurationError, LockLostError, LossCode, NotOwnedError
 from relock._core.hold import Hold
 
 pytestmark = pytest.mark.every_quorum
@@ -347,6 +347,7 @@ def test_an_interrupt_while_a_wait_takes_its_levels_again_is_raised_at_once_and_
     for use in (lock.acquire, lock.ensure, lock.release):
         with pytest.raises(LockLostError, match="AlarmError"):
             use()
+    assert [hold.loss.code for hold in client._session.holds.all() if hold.loss] == [LossCode.NOT_RETAKEN]
     until(lambda: redis.zcard(f"lock:{{{name}}}:queue") == 0, within=LONG, what="an empty queue")
     other.release()
     with lock:

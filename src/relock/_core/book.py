@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from relock._core.hold import Hold
 from relock._errors import LockLostError, NotOwnedError
-from relock._keys import LOCK
+from relock._keys import LOCK, SEMAPHORE
 from relock._owner import Owner, OwnerKey, PermitKey, ReadKey, caller_name
 
 HoldKey = tuple[str, OwnerKey]
@@ -28,6 +28,19 @@ class Book(dict[HoldKey, Hold]):
             for (held, _), hold in self.copy().items()
             if held == name and hold.loss is None and hold.keys.kind == kind
         ]
+
+    def note_forced(self, name: str, since: float, owner: bytes | None = None) -> None:
+        """Note that this client has ended by force what was held of `name` at `since`: of a lock, or of one permit.
+
+        Args:
+            name: the name of the lock, or of the semaphore.
+            since: the time before the first request to the masters.
+            owner: the name of the hold that has the permits; None for all holds of a lock.
+        """
+        for (held, _), hold in self.copy().items():
+            is_meant = hold.keys.kind != SEMAPHORE if owner is None else hold.owner == owner
+            if held == name and is_meant and hold.granted_at <= since:
+                hold.is_forced = True
 
     def all(self) -> list[Hold]:
         """Return every hold, also lost ones; drop lost ones whose owners ended, and the oldest beyond `TOLD_MAX`."""

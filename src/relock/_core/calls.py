@@ -20,7 +20,7 @@ from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
 from relock._core.flows.acquire import First
 from relock._core.flows.extend import extend as extend_flow
-from relock._core.hold import FOREVER, FORGOTTEN, Hold
+from relock._core.hold import FOREVER, Hold
 from relock._core.host import Host, WaiterRegister
 from relock._core.interrupts import Interrupted
 from relock._core.lock_spec import LockSpec
@@ -385,7 +385,7 @@ class Calls:
         ending = release_flows.judge_end(hold, answers)
         if ending.is_lost:
             host.holds[hold.keys.name, hold.key] = hold  # `lose` needs it there; `Lock.lost` reads it later
-            host.lose(hold, FORGOTTEN)
+            host.lose(hold, hold.reason_if_absent)
             hold.count = 0
             self._interrupted.leave_lost(hold)
             raise lost_error(hold)

@@ -9,6 +9,7 @@ from relock._core.flows.extend import extend
 from relock._core.hold import FOREVER, Hold
 from relock._core.host import Host
 from relock._core.quorum import Outcome
+from relock._events import LossCode
 from relock._options import DEADLOCK_RAISES, DEADLOCK_REPORTED
 from relock._owner import Owner
 
@@ -50,7 +51,8 @@ def lose_waited(host: Host, hold: Hold, count: int, error: BaseException) -> Non
     """Report as lost the `count` levels of `hold` that a wait gave up and did not take again."""
     hold.renew_at = FOREVER  # the masters no longer have the hold
     _book(host, hold, count)
-    host.lose(hold, f"a condition's wait gave it up, and did not take it again: {error!r}")
+    reason = f"a condition's wait gave it up, and did not take it again: {error!r}"
+    host.lose(hold, LossCode.NOT_RETAKEN, reason)
 
 
 def _book(host: Host, hold: Hold, count: int) -> None:

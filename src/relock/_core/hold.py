@@ -12,16 +12,19 @@ from relock._core.effects import Answer, Failure, Reply
 from relock._core.lock_spec import LockSpec, token_ms
 from relock._core.quorum import NEVER, Grant, deadline_of, is_status
 from relock._core.slots import slot_of
-from relock._events import Loss
+from relock._events import Loss, LossCode
 from relock._owner import NestedTask, Owner, has_ticket, runs_on, task_of, waiter_name
 from relock._scripts import Script
 
-EXPIRED = "its lease ended before it could be renewed"
-NOT_RENEWED = "its lease ended, and it was not to be renewed (renew=False)"
-FORGOTTEN = "the masters no longer know it: deleted, released by force, flushed, or expired there"
-STALLED = "its event loop stands still, for longer than stall_limit"
-MAX_HOLD = "max_hold is over, and with it the last lease"
-OWNER_ENDED = "its owner ended without releasing it"
+REASONS = {  # the words of each code, but those that the caller of `Hold.lose` has
+    LossCode.EXPIRED: "its lease ended before it could be renewed",
+    LossCode.NOT_RENEWED: "its lease ended, and it was not to be renewed (renew=False)",
+    LossCode.FORGOTTEN: "the masters no longer know it: deleted, released by force, flushed, or expired there",
+    LossCode.FORCED: "this client has released it by force",
+    LossCode.STALLED: "its event loop stands still, for longer than stall_limit",
+    LossCode.MAX_HOLD: "max_hold is over, and with it the last lease",
+    LossCode.OWNER_ENDED: "its owner ended without releasing it",
+}
 
 HANDED_SETTLE_SECONDS = 0.5  # age at which a hold that a releaser gave asks for its full lease; most end sooner
 RENEW_PART = 3  # a lease is renewed after a third of its length
@@ -54,6 +57,7 @@ class Hold:
         healing_pending: True if a request that gives a master the hold (again) is under way, or was not answered.
         counts_until: until when an older hold count may still arrive at a master.
         settling: True while the janitor writes the count to the masters again.
+        is_forced: True once this client has released the hold by force.
         is_stalled: True while the owner's event loop stands still for too long; the hold is not renewed then.
         is_short: True if a releaser gave the hold with a short lease, and no quorum has confirmed more.
         takes_turns: True if the owner may have several calls under way, which take turns at a gate.
@@ -77,6 +81,7 @@ class Hold:
         "entered_by",
         "granted_at",
         "healing_pending",
+        "is_forced",
         "is_short",
         "is_stalled",
         "key",
@@ -127,7 +132,7 @@ class Hold:
         self.loss_hooks: list[Callable[[Loss], object]] = []
         self.counts_until = self.told_until = NEVER
         self.settling = False
-        self.is_stalled = False
+        self.is_forced = self.is_stalled = False
         self.entered_by: NestedTask | None = None
         self.loss: Loss | None = None
         self._unreported = [True]
@@ -197,25 +202,31 @@ class Hold:
         """Return the seconds for which the hold is surely still valid."""
         return 0.0 if self.loss else max(0.0, self.deadline - now)
 
-    def reason_for_loss(self, now: float) -> str | None:
+    def reason_for_loss(self, now: float) -> LossCode | None:
         """Return why the hold is lost at `now`, or None while it is valid."""
         if now < self.deadline:
             return None
         if self.deadline == NEVER:
-            return FORGOTTEN
+            return self.reason_if_absent
         if self.liveness is not None and self.liveness() is None:
-            return OWNER_ENDED
+            return LossCode.OWNER_ENDED
         if now >= self.renew_until:
-            return MAX_HOLD
+            return LossCode.MAX_HOLD
         if self.is_stalled:
-            return STALLED
-        return EXPIRED if self.renew or self.is_short else NOT_RENEWED
+            return LossCode.STALLED
+        return LossCode.EXPIRED if self.renew or self.is_short else LossCode.NOT_RENEWED
 
-    def lose(self, reason: str, now: float) -> Loss | None:
+    @property
+    def reason_if_absent(self) -> LossCode:
+        """Reason for the loss of a hold that a quorum no longer has."""
+        return LossCode.FORCED if self.is_forced else LossCode.FORGOTTEN
+
+    def lose(self, code: LossCode, now: float, reason: str | None = None) -> Loss | None:
         """Mark the hold as lost. Return the loss to the first caller only, so that it is reported once."""
         if self.loss is None:  # Act, then tell: after an interrupt between the two, the next caller reports it
-            owner, keys = self.owner.decode(), self.keys
-            self.loss = Loss(keys.name, owner, self.token, self.count, reason, now - self.granted_at, kind=keys.kind)
+            owner, keys, held_for = self.owner.decode(), self.keys, now - self.granted_at
+            words = REASONS[code] if reason is None else reason
+            self.loss = Loss(keys.name, owner, self.token, self.count, words, held_for, code=code, kind=keys.kind)
         self.renew_at = FOREVER
         try:
             self._unreported.pop()  # `pop` is atomic: of two threads that find the loss, one reports it

@@ -16,7 +16,7 @@ from relock._core.effects import Answer, Clock, Undo
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, may_be_granted, may_keep_anything
 from relock._core.tasks import HEAL_SECONDS, Heal, PendingCheck, Settle, Task, UndoTask
-from relock._events import Event, Loss, Lost
+from relock._events import Event, Loss, LossCode, Lost
 from relock._keys import LockKeys
 from relock._owner import Owner
 
@@ -201,31 +201,35 @@ class Host(ABC):
         """
         now = self.clock()
         if hold.loss is None:
-            reason = hold.reason_for_loss(now)
-            if reason is None:
+            code = hold.reason_for_loss(now)
+            if code is None:
                 return
-            self.lose(hold, reason)
+            self.lose(hold, code)
             if hold.loss is None:
                 raise self.holds.not_owned(hold.keys.name, hold)
         raise lost_error(hold)
 
-    def lose(self, hold: Hold, reason: str) -> None:
-        """End a hold that is over. Only the first call for a hold reports the loss, to the callbacks and the log."""
+    def lose(self, hold: Hold, code: LossCode, reason: str | None = None) -> None:
+        """End a hold that is over, for a `reason` of the caller's own, or in the usual words of the `code`.
+
+        Only the first call for a hold reports the loss, to the callbacks and the log.
+        """
         if not self.holds.has(hold):
             return
         now = self.clock()
-        loss = hold.lose(reason, now)
+        loss = hold.lose(code, now, reason)
         if loss is None:
             return
         self.counters.losses += 1
         for tell in hold.loss_hooks.copy():
             tell(loss)
-        # Act, then tell. The undo is needed even for FORGOTTEN: a minority may have the hold, or get it late. While the
-        # owner may rely on the lease, the masters that keep the hold go on: until the leases end, or the owner leaves.
+        # Act, then tell. The undo is needed even for a hold that was forgotten: a minority may have the hold, or get it
+        # late. While the owner may rely on the lease, the masters that keep the hold go on: until the leases end, or
+        # the owner leaves.
         if now >= hold.told_until:
             self.end_hold(hold)
         self.tell_loss(hold, loss)
-        self.emit(Lost(loss.lock, reason, kind=loss.kind))
+        self.emit(Lost(loss.lock, loss.reason, code=loss.code, kind=loss.kind))
 
     def end_hold(self, hold: Hold) -> None:
         """End in the background what masters still have, or may get, of a hold that is over here."""

@@ -16,6 +16,7 @@ from relock._core.effects import Failure, Pause, Reply
 from relock._core.flows.extend import extend, is_confirmed, needs_healing
 from relock._core.hold import AHEAD_PART, FOREVER, Hold
 from relock._core.host import Host
+from relock._events import LossCode
 
 BATCH_MIN = 50  # holds that one write renews: few enough to delay no other request by a millisecond
 BATCH_MAX = 500  # bounds the size of a reply buffer, and the time that a thread is busy with the replies
@@ -33,7 +34,7 @@ class RenewalPlan(NamedTuple):
     """
 
     renew: tuple[Hold, ...]
-    lost: tuple[tuple[Hold, str], ...]
+    lost: tuple[tuple[Hold, LossCode], ...]
     look_at: float
 
 
@@ -66,7 +67,7 @@ def pace_of(due: Sequence[Hold], now: float, round_seconds: float) -> Pace:
 def plan_renewals(holds: Iterable[Hold], now: float) -> RenewalPlan:
     """Sort `holds` by what must be done with them at `now`."""
     renew: list[Hold] = []
-    lost: list[tuple[Hold, str]] = []
+    lost: list[tuple[Hold, LossCode]] = []
     look_at = FOREVER
     for hold in holds:
         if hold.loss is not None:

@@ -9,7 +9,7 @@ import pytest
 from support.masters import Deployment
 from support.tasks import SOON, Connect, free, lose
 
-from relock import AsyncClient, LockLostError, NotOwnedError
+from relock import AsyncClient, LockLostError, LossCode, NotOwnedError
 
 pytestmark = pytest.mark.every_quorum
 
@@ -36,7 +36,7 @@ async def test_a_body_that_ends_before_it_is_cancelled_cancels_nothing_else(clie
     async def work() -> None:
         async with client.lock(name, cancel_on_lost=True):
             (hold,) = client._session.holds.of_name(name)
-            client._session.lose(hold, "the test says so")
+            client._session.lose(hold, LossCode.EXPIRED)
 
     with pytest.raises(LockLostError):
         await work()
@@ -50,7 +50,7 @@ async def test_a_body_is_cancelled_once_however_often_it_is_told(client: AsyncCl
         async with client.lock(name, cancel_on_lost=True):
             (hold,) = client._session.holds.of_name(name)
             (tell,) = hold.loss_hooks
-            client._session.lose(hold, "the test says so")
+            client._session.lose(hold, LossCode.EXPIRED)
             tell(hold.loss)  # type: ignore[arg-type]
             await asyncio.sleep(SOON)
 
@@ -86,7 +86,7 @@ async def test_a_body_that_swallows_its_cancellation_and_has_another_one_pending
     async def work() -> None:
         async with lock:
             (hold,) = client._session.holds.of_name(name)
-            client._session.lose(hold, "the test says so")
+            client._session.lose(hold, LossCode.EXPIRED)
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(SOON)
             asyncio.current_task().cancel()  # type: ignore[union-attr]
@@ -150,7 +150,7 @@ async def test_a_cancellation_does_not_hide_that_the_hold_was_lost(client: Async
     async def work() -> None:
         async with client.lock(name):
             (hold,) = client._session.holds.of_name(name)
-            client._session.lose(hold, "the test says so")
+            client._session.lose(hold, LossCode.EXPIRED)
             asyncio.current_task().cancel()  # type: ignore[union-attr]
             try:
                 await asyncio.sleep(SOON)

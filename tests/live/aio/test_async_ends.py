@@ -11,9 +11,8 @@ from support.masters import Deployment
 from support.tasks import NODE_TIMEOUT, SOON, Connect, free, until
 from support.urls import options_for
 
-from relock import AsyncClient, Client, ClientClosedError, Loss
+from relock import AsyncClient, Client, ClientClosedError, Loss, LossCode
 from relock._core.call_record import CallRecord
-from relock._core.hold import OWNER_ENDED
 
 pytestmark = pytest.mark.every_quorum
 
@@ -194,7 +193,7 @@ def test_the_hold_of_a_task_whose_loop_is_closed_is_lost(
     loop.close()
     with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as others:
         wait_until_free(others, name)
-    assert losses.get(timeout=SOON).reason == OWNER_ENDED
+    assert losses.get(timeout=SOON).code == LossCode.OWNER_ENDED
     assert not client._session.foregrounds, "nothing is left of the loop"
     asyncio.run(client.close())
     task._log_destroy_pending = False  # type: ignore[attr-defined]

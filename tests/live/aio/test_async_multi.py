@@ -9,7 +9,7 @@ from support.tasks import NODE_TIMEOUT, SOON, cancel_after, free, lose, until
 from support.until import until as sync_until
 from support.urls import options_for
 
-from relock import AsyncClient, AsyncMultiLock, Client, ClientClosedError, LockLostError, Loss, NotOwnedError
+from relock import AsyncClient, AsyncMultiLock, Client, ClientClosedError, LockLostError, Loss, LossCode, NotOwnedError
 
 pytestmark = pytest.mark.every_quorum
 
@@ -126,7 +126,7 @@ async def test_a_body_is_cancelled_once_though_all_locks_are_lost(client: AsyncC
         async with lock:
             for one in lock.names:
                 (hold,) = client._session.holds.of_name(one)
-                client._session.lose(hold, "the test says so")
+                client._session.lose(hold, LossCode.EXPIRED)
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(SOON)
             await asyncio.sleep(0.01)
@@ -147,7 +147,7 @@ async def test_a_block_that_is_left_well_leaves_no_hook(client: AsyncClient, nam
             assert len(hold.loss_hooks) == 2
         assert not hold.loss_hooks
         assert not lock._loss_hooks
-        client._session.lose(hold, "the test says so")
+        client._session.lose(hold, LossCode.EXPIRED)
         await asyncio.sleep(0.01)
         with pytest.raises(LockLostError):
             await plain.release()

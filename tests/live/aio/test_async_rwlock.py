@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.tasks import SOON, TURNS, Connect, cancel_after, free, until
 
-from relock import AsyncClient, AsyncLock, AsyncRWLock, LockLostError, UpgradeError
+from relock import AsyncClient, AsyncLock, AsyncRWLock, LockLostError, LossCode, UpgradeError
 
 pytestmark = pytest.mark.every_quorum
 
@@ -138,7 +138,7 @@ async def test_cancel_on_lost_of_one_side_leaves_the_body_of_the_other_alone(cli
         with pytest.raises(LockLostError):  # noqa: PT012
             async with both.read:
                 hold = next(iter(client._session.holds.of_name(name, "read")))
-                client._session.lose(hold, "the test says so")
+                client._session.lose(hold, LossCode.EXPIRED)
                 await asyncio.sleep(SOON)
         assert both.write.owned()
         await asyncio.sleep(0)

@@ -14,7 +14,17 @@ from support.tasks import NODE_TIMEOUT, SOON, Connect, free, until
 from support.until import until as wait_until
 from support.urls import options_for
 
-from relock import AcquireTimeoutError, AsyncClient, AsyncLock, Client, LockLostError, LoopStalled, NotOwnedError
+from relock import (
+    AcquireTimeoutError,
+    AsyncClient,
+    AsyncLock,
+    Client,
+    LockLostError,
+    LoopStalled,
+    Loss,
+    LossCode,
+    NotOwnedError,
+)
 
 pytestmark = pytest.mark.every_quorum
 
@@ -324,7 +334,9 @@ def stalls(events: list[Any]) -> list[LoopStalled]:
 async def test_a_loop_that_stands_still_for_longer_than_the_limit_loses_its_holds(
     connect: Connect, server: Deployment, name: str
 ) -> None:
-    client, other = connect(server.url, ttl=0.6, stall_limit=0.1), connect(server.url, ttl=0.6)
+    losses: SimpleQueue[Loss] = SimpleQueue()
+    client = connect(server.url, ttl=0.6, stall_limit=0.1, on_lost=losses.put)
+    other = connect(server.url, ttl=0.6)
     begun, taken = threading.Event(), threading.Event()
 
     async def take() -> None:
@@ -344,6 +356,8 @@ async def test_a_loop_that_stands_still_for_longer_than_the_limit_loses_its_hold
     with pytest.raises(LockLostError, match="its event loop stands still"):
         await lock.release()
     await asyncio.to_thread(thread.join)
+    await until(lambda: not losses.empty(), "the loss is told")
+    assert losses.get().code == LossCode.STALLED
 
 
 async def test_a_loop_that_turns_is_never_over_its_limit(connect: Connect, server: Deployment, name: str) -> None:
@@ -391,7 +405,7 @@ def test_callbacks_are_called_on_a_thread_where_no_loop_runs(server: Deployment,
 
     asyncio.run(take())
     (hold,) = client._session.holds.of_name(name)
-    client._session.lose(hold, "the test says so")
+    client._session.lose(hold, LossCode.EXPIRED)
     assert told.get(timeout=SOON) == "relock-losses"
     asyncio.run(client.close())
 

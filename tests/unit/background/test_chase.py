@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from relock import Deadlocked, DeadlockError, Event
+from relock import Deadlocked, DeadlockError, Event, LossCode
 from relock._core.book import Book
 from relock._core.call_record import CallRecord
 from relock._core.deadlocks import RING_MAX
@@ -526,7 +526,7 @@ def test_a_client_does_not_answer_for_a_wait_that_ends_by_itself() -> None:
 
 def test_a_client_does_not_answer_for_a_lost_hold() -> None:
     ring = Ring()
-    ring.holds[-1].lose("gone", ring.world.now)
+    ring.holds[-1].lose(LossCode.EXPIRED, ring.world.now)
     assert answers(ring) == []
 
 

@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from relock._core.effects import Answer, Failure
-from relock._core.hold import FOREVER, OWNER_ENDED, STALLED, Hold
+from relock._core.hold import FOREVER, Hold
 from relock._core.host import Counters
 from relock._core.lock_spec import LockSpec
 from relock._core.pulse import Pulse
 from relock._core.quorum import Grant
 from relock._errors import ConfigurationError
-from relock._events import Event, LoopStalled, RenewalFailing
+from relock._events import Event, LoopStalled, LossCode, RenewalFailing
 from relock._keys import LockKeys, lock_keys, permit_keys
 from relock._options import ClientOptions
 from relock._owner import TaskRef, named
@@ -239,7 +239,7 @@ def test_the_holds_of_a_loop_that_stands_still_for_too_long_are_lost_when_their_
     while book.holds:
         book.watchdog.step()
     ((moment, reason),) = book.losses
-    assert reason == STALLED
+    assert reason == LossCode.STALLED
     assert moment <= 1.0 + TTL_SECONDS
 
 
@@ -286,7 +286,7 @@ def test_the_holds_of_a_loop_are_lost_within_the_limit_and_two_leases_and_by_no_
 ) -> None:
     assert stand_still(limit, since, 0.97 * limit, beside=beside).losses == []
     ((moment, reason),) = stand_still(limit, since, limit + 3 * TTL_SECONDS, beside=beside).losses
-    assert reason == STALLED
+    assert reason == LossCode.STALLED
     assert since + limit < moment <= since + limit + 2 * TTL_SECONDS
 
 
@@ -301,7 +301,7 @@ def test_the_holds_of_a_loop_that_is_closed_are_lost_when_their_leases_end(limit
     while book.holds and book.clock() < 10 * DUE_SECONDS:
         book.watchdog.step()
     ((moment, reason),) = book.losses
-    assert reason == OWNER_ENDED
+    assert reason == LossCode.OWNER_ENDED
     assert moment == pytest.approx(deadline)
     assert book.events == []
 

@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 from support.pure_host import JOB, OPTIONS, PureHost
 
-from relock import Deadlocked, DeadlockError, NotGranted
+from relock import Deadlocked, DeadlockError, LossCode, NotGranted
 from relock._core import conditions
 from relock._core.call_record import CallFlow, CallRecord, Step
 from relock._core.deadlocks import (
@@ -292,7 +292,7 @@ def test_a_hold_that_has_ended_makes_no_edge() -> None:
     host = Deadlocks()
     lost, over = hold(host, "x", ONE), hold(host, "y", ONE)
     wait(host, "z", ONE)
-    lost.lose("gone", host.now)
+    lost.lose(LossCode.EXPIRED, host.now)
     assert [*own_edges(host)] == [over.owner]
     host.now = over.deadline
     assert own_edges(host) == {}

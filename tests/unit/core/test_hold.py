@@ -10,18 +10,14 @@ from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows.extend import extend, heal
 from relock._core.hold import (
-    EXPIRED,
     FOREVER,
-    FORGOTTEN,
     HANDED_SETTLE_SECONDS,
-    MAX_HOLD,
-    NOT_RENEWED,
-    OWNER_ENDED,
     Hold,
 )
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import NEVER, Grant, deadline_of, quorum_of
 from relock._core.renewal import BATCH_MAX, pace_of, plan_renewals
+from relock._events import LossCode
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import Owner
@@ -48,7 +44,7 @@ def test_a_hold_is_valid_until_its_deadline_and_not_at_it() -> None:
     one = hold()
     assert one.remaining(8.0) == 1.0
     assert one.reason_for_loss(8.999) is None
-    assert one.reason_for_loss(9.0) == EXPIRED
+    assert one.reason_for_loss(9.0) == LossCode.EXPIRED
     assert one.remaining(9.5) == 0.0
 
 
@@ -97,11 +93,11 @@ def test_a_longer_lease_that_was_confirmed_is_renewed_after_a_third_of_it() -> N
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({}, EXPIRED),
-        ({"renew": False}, NOT_RENEWED),
-        ({"renew_until": 5.0}, MAX_HOLD),
-        ({"liveness": lambda: None}, OWNER_ENDED),
-        ({"ends": [NEVER]}, FORGOTTEN),
+        ({}, LossCode.EXPIRED),
+        ({"renew": False}, LossCode.NOT_RENEWED),
+        ({"renew_until": 5.0}, LossCode.MAX_HOLD),
+        ({"liveness": lambda: None}, LossCode.OWNER_ENDED),
+        ({"ends": [NEVER]}, LossCode.FORGOTTEN),
     ],
 )
 def test_the_reason_of_a_loss(changes: dict[str, Any], reason: str) -> None:
@@ -131,10 +127,10 @@ def test_one_undo_is_enough_where_nothing_that_gives_the_hold_can_arrive_any_mor
 
 def test_a_loss_is_said_once_and_keeps_what_was_held() -> None:
     one = hold(count=2)
-    loss = one.lose(EXPIRED, 9.5)
+    loss = one.lose(LossCode.EXPIRED, 9.5)
     assert loss is not None
     assert (loss.lock, loss.owner, loss.token, loss.hold_count, loss.held_for) == ("a", "me:1", 7, 2, 9.5)
-    assert one.lose(EXPIRED, 9.6) is None
+    assert one.lose(LossCode.EXPIRED, 9.6) is None
     assert one.remaining(1.0) == 0.0
 
 
@@ -153,9 +149,9 @@ def test_a_loss_that_an_interrupt_keeps_from_being_said_is_one_all_the_same(monk
     one = hold()
     monkeypatch.setattr(one, "_unreported", Struck([True]))
     with pytest.raises(Interrupt):
-        one.lose(EXPIRED, 9.5)
+        one.lose(LossCode.EXPIRED, 9.5)
     assert one.loss is not None
-    assert one.lose(EXPIRED, 9.6) is None
+    assert one.lose(LossCode.EXPIRED, 9.6) is None
 
 
 def test_a_renewal_counts_from_the_moment_before_it_was_sent() -> None:
@@ -185,7 +181,7 @@ def test_silence_changes_nothing_and_is_tried_again_after_a_tenth() -> None:
 def test_absent_ends_the_hold_at_once_where_it_rules_a_quorum_out() -> None:
     one = hold()
     one.count_renewal([ABSENT], sent_at=3.0, end=12.0, now=3.5)
-    assert one.reason_for_loss(3.5) == FORGOTTEN
+    assert one.reason_for_loss(3.5) == LossCode.FORGOTTEN
     three = hold(masters=3)
     three.count_renewal([ABSENT, SILENT, EXTENDED], sent_at=3.0, end=12.0, now=3.5)
     assert three.deadline == 9.0, "two leases still run, the second largest end counts"
@@ -310,7 +306,7 @@ def test_a_grant_that_came_late_counts_like_the_others() -> None:
     three.drop_absent([ABSENT, SILENT, SILENT])
     assert three.deadline == 9.0, "two of three masters still have the hold"
     three.drop_absent([SILENT, SILENT, ABSENT])
-    assert three.reason_for_loss(1.0) == FORGOTTEN, "each forgetful master counts"
+    assert three.reason_for_loss(1.0) == LossCode.FORGOTTEN, "each forgetful master counts"
 
 
 def test_a_master_that_extends_a_hold_or_counts_it_has_granted_it() -> None:
@@ -533,7 +529,7 @@ def test_what_is_not_renewed_is_looked_at_at_its_deadline(changes: dict[str, Any
 def test_without_holds_there_is_nothing_to_look_at() -> None:
     assert plan_renewals([], now=1.0).look_at == FOREVER
     lost = hold()
-    lost.lose(FORGOTTEN, 1.0)
+    lost.lose(LossCode.FORGOTTEN, 1.0)
     for now in (1.0, 10.0):
         assert plan_renewals([lost], now=now) == ((), (), FOREVER), "the loss of a hold is told only once"
 
@@ -563,7 +559,7 @@ def test_the_full_lease_is_asked_for_once_a_hold_that_was_given_has_lasted_a_mom
 def test_a_full_lease_that_is_confirmed_after_the_short_one_counts_for_nothing() -> None:
     one = handed()
     assert not one.count_renewal([EXTENDED], 0.01, 9.01, 3.0)
-    assert one.reason_for_loss(3.0) == EXPIRED
+    assert one.reason_for_loss(3.0) == LossCode.EXPIRED
     assert one.remaining(3.5) == 0.0
 
 

@@ -10,6 +10,7 @@ from relock._core.effects import Answer, Failure, Undo
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Grant
+from relock._events import LossCode
 from relock._keys import lock_keys
 from relock._owner import current_thread
 
@@ -40,7 +41,7 @@ def test_a_hold_that_is_new_is_not_taken_for_the_lost_one_before_it(
     fresh, book = hold(), LateBook()
     for owner in ("me", "you"):
         lost = book["a", owner] = hold()
-        lost.lose("gone", 1.0)
+        lost.lose(LossCode.EXPIRED, 1.0)
         lost.count = 0
     book.afresh = {("a", "me"): fresh}
     assert book.all() == [fresh, lost]

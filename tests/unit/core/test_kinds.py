@@ -6,7 +6,7 @@ from support.pure_host import OPTIONS, PureHost
 from relock import Lost, NotGranted, Released, ReleaseUnconfirmed
 from relock._core.effects import Failure
 from relock._core.lock_spec import LockSpec, Wish
-from relock._events import Granted, MasterBack
+from relock._events import Granted, LossCode, MasterBack
 from relock._keys import LOCK, READ, SEMAPHORE, permit_keys
 
 HELD = (LOCK, READ, SEMAPHORE)
@@ -26,7 +26,7 @@ def test_each_event_about_a_hold_says_its_kind(kind: str, monkeypatch: pytest.Mo
     host = host_of(kind)
     host.take(1)
     host.do(host.release())
-    host.lose(host.take(1), "it is over")
+    host.lose(host.take(1), LossCode.EXPIRED)
     host.taken.add("a")
     host.holds.clear()
     host.do(host.acquire())
@@ -45,7 +45,7 @@ def test_each_event_about_a_hold_says_its_kind(kind: str, monkeypatch: pytest.Mo
 def test_a_loss_says_its_kind(kind: str) -> None:
     host = host_of(kind)
     hold = host.take(1)
-    host.lose(hold, "it is over")
+    host.lose(hold, LossCode.EXPIRED)
     assert hold.loss is not None
     assert hold.loss.kind == kind
 

@@ -8,9 +8,8 @@ import pytest
 from support.instructions import Interrupt, Strike
 from support.pure_host import JOB, THREAD, PureHost
 
-from relock import LockLostError, Loss, NotGranted, NotOwnedError
+from relock import LockLostError, Loss, LossCode, NotGranted, NotOwnedError
 from relock._core.call_record import CallFlow, CallRecord
-from relock._core.hold import FORGOTTEN
 from relock._core.multi import NotAll, ToldOnce
 from relock._core.quorum import Refused
 from relock._owner import Owner
@@ -172,7 +171,7 @@ def test_a_caller_that_can_not_come_in_goes_without_and_gives_the_others_back() 
 def test_a_member_that_was_lost_before_gives_the_others_back(who: Owner) -> None:
     host = PureHost(1, "abc")
     host.do(host.acquire_one("b", who))
-    host.lose(host.holds["b", who.key], FORGOTTEN)
+    host.lose(host.holds["b", who.key], LossCode.FORGOTTEN)
     with pytest.raises(LockLostError, match="'b'"):
         host.do(host.acquire_all(record := CallRecord(), who=who))
     assert host.sent[-1] == "release:ac", "at once, and not only in the background"
@@ -186,7 +185,7 @@ def test_a_member_that_fails_has_left_its_gate_when_the_others_are_given_back() 
     """A release of the same owner may be inside an earlier gate, and wait for that of the failed member."""
     host = PureHost(1, "abc")
     host.do(host.acquire_all(who=JOB))
-    host.lose(host.holds["b", JOB.key], FORGOTTEN)
+    host.lose(host.holds["b", JOB.key], LossCode.FORGOTTEN)
     answer, inside = host.answer, []
 
     def look(step: Any) -> Any:
@@ -231,7 +230,7 @@ def test_a_member_that_is_lost_while_the_call_waits_for_another_gives_all_back(w
             return answer(step)
         answers = answer(step)
         if host.parked:
-            host.lose(host.holds["a", who.key], FORGOTTEN)
+            host.lose(host.holds["a", who.key], LossCode.FORGOTTEN)
         return answers
 
     host.answer = lose_meanwhile  # type: ignore[method-assign]
@@ -280,7 +279,7 @@ def losses(host: PureHost, *names: str) -> None:
     """Lose these holds, and call what hears of it."""
     for name in names:
         hold = host.holds[name, THREAD.key]
-        host.lose(hold, FORGOTTEN)
+        host.lose(hold, LossCode.FORGOTTEN)
         for callback in hold.callbacks:
             callback(hold.loss)  # type: ignore[arg-type]
 

@@ -6,7 +6,7 @@ import pytest
 from support.instructions import Interrupt
 from support.pure_host import JOB, OPTIONS, PureHost
 
-from relock import LockLostError, UpgradeError
+from relock import LockLostError, LossCode, UpgradeError
 from relock._core.call_record import CallFlow, CallRecord
 from relock._core.effects import Ask, Failure
 from relock._core.hold import Hold
@@ -101,11 +101,11 @@ def test_a_reader_that_asks_as_a_writer_sends_nothing() -> None:
 def test_a_caller_whose_other_hold_was_lost_is_told(asked: str) -> None:
     host = Readers()
     if asked == "read":
-        host.lose(host.take(1), "it is over")
+        host.lose(host.take(1), LossCode.EXPIRED)
     else:
         host.read()
-        host.lose(host.holds["a", READER.key], "it is over")
-    with pytest.raises(LockLostError, match="it is over"):
+        host.lose(host.holds["a", READER.key], LossCode.EXPIRED)
+    with pytest.raises(LockLostError, match="before it could be renewed"):
         host.read() if asked == "read" else host.take(1)
 
 

@@ -10,7 +10,7 @@ from relock._core.effects import Answer, Ask, Clock
 from relock._core.hold import Hold
 from relock._core.host import Counters
 from relock._core.pulse import Pulse
-from relock._events import Event
+from relock._events import Event, LossCode
 from relock._options import ClientOptions
 from relock._owner import Owner
 from relock._runtime.driver import Flow
@@ -84,7 +84,7 @@ class SessionView(Protocol):
     def sweep(self, now: float) -> float:
         """Close connections that were idle for long; return when to look again."""
 
-    def lose(self, hold: Hold, reason: str) -> None:
+    def lose(self, hold: Hold, code: LossCode) -> None:
         """End a hold that is over."""
 
     def emit(self, event: Event) -> None:

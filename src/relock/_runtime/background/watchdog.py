@@ -74,8 +74,8 @@ class Watchdog(Service):
         for foreground in session.foregrounds.copy():
             self._look_at_loop(foreground, [hold for hold in holds if hold.belongs_to(foreground.loop)], now)
         plan = plan_renewals(holds, now)
-        for hold, reason in plan.lost:
-            session.lose(hold, reason)
+        for hold, code in plan.lost:
+            session.lose(hold, code)
         self._look_at = min(plan.look_at, session.sweep(now))
         self._due = deque(plan.renew)
         if self._due:
@@ -132,9 +132,9 @@ class Watchdog(Service):
             session.heal(tuple(h for h, answer in zip(holds, answers, strict=True) if needs_healing(h, answer)))
         now = session.clock()
         for hold, answer in zip(holds, answers, strict=True):
-            reason = hold.reason_for_loss(now)
-            if reason is not None:
-                session.lose(hold, reason)
+            code = hold.reason_for_loss(now)
+            if code is not None:
+                session.lose(hold, code)
             elif is_confirmed(hold, answer):
                 session.counters.renewals += 1
             elif session.holds.has(hold):
