@@ -41,6 +41,7 @@ from relock._events import (
     Released,
     ReleaseUnconfirmed,
     RenewalFailing,
+    Waiting,
 )
 from relock.client import Client, synchronized
 from relock.lock import Lock
@@ -114,6 +115,7 @@ __all__ = [
     "Statistics",
     "Term",
     "UpgradeError",
+    "Waiting",
     "WriteLock",
     "synchronized",
 ]

@@ -64,15 +64,24 @@ class Event:
     Attributes:
         lock: the name of the lock or semaphore; None if the event is about a master or an event loop.
         kind: ``"lock"``, ``"read"`` for a reader's hold, or ``"semaphore"``; None likewise.
+        owner: ``<client>:<uuid>``, the name of the hold, or of the call that has none; None likewise.
+        token: the fencing token of the hold; None if there is no hold.
     """
 
     lock: str | None
     kind: str | None = field(default=None, kw_only=True)
+    owner: str | None = field(default=None, kw_only=True)
+    token: int | None = field(default=None, kw_only=True)
+
+
+@frozen
+class Waiting(Event):
+    """An outermost acquire found the lock taken, or a turn before its own, and begins to wait."""
 
 
 @frozen
 class Granted(Event):
-    """An outermost acquire got the lock after `waited` seconds, with the fencing token `token`."""
+    """An outermost acquire got the lock after `waited` seconds."""
 
     waited: float
     token: int
@@ -136,7 +145,7 @@ class LongWait(Event):
     """A caller has waited for a lock for longer than the client's ``long_wait``; at most once a minute for each lock.
 
     Attributes:
-        owner: the name of the wait.
+        owner: the name of the call that waits.
         holder: the owner that has the lock, or the first of the readers that have it; None if the lock is free, or
             another library's.
         ahead: how many waiters come first.

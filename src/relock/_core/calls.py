@@ -133,7 +133,7 @@ class Calls:
         if info is None:
             failures = tuple(answer for answer in answers if isinstance(answer, Failure))
             return NoQuorum(failures, len(answers) - len(failures), None)
-        self._tell_refusal(spec, came_at)
+        self._tell_refusal(spec, came_at, None)
         return Refused(info.owner, len(info.queue), info.ttl, None, undecided=False)
 
     def _take(
@@ -187,7 +187,7 @@ class Calls:
         host.watchdog.watch(hold)
         host.counters.grants += 1
         if host.logs_events():
-            host.emit(Granted(spec.keys.name, host.clock() - started_at, outcome.token, kind=spec.keys.kind))
+            host.emit(Granted(waited=host.clock() - started_at, **hold.told))
         return None
 
     def _note_wait(self, record: CallRecord, who: Owner, first: First | None, started_at: float, until: float) -> None:
@@ -213,7 +213,7 @@ class Calls:
         self._hub.forget(record.owners[0])
         record.spec = None  # the wait has cleaned up: an error that follows must undo nothing
         if isinstance(outcome, Refused):
-            self._tell_refusal(spec, came_at)
+            self._tell_refusal(spec, came_at, record.owners[0])
         return outcome
 
     def _queue(
@@ -250,12 +250,16 @@ class Calls:
             owners.append(grants[0].owner)
         return granted, first, grants
 
-    def _tell_refusal(self, spec: LockSpec, came_at: float) -> None:
-        """Report that a call which began at `came_at` has given up, because the masters refused it."""
+    def _tell_refusal(self, spec: LockSpec, came_at: float, owner: bytes | None) -> None:
+        """Report that a call which began at `came_at` has given up, because the masters refused it.
+
+        `owner` is the name by which it asked them; None if they were only asked which owner has the lock.
+        """
         host = self._host
         host.counters.refusals += 1
         if host.logs_events():
-            host.emit(NotGranted(spec.keys.name, host.clock() - came_at, kind=spec.keys.kind))
+            name = None if owner is None else owner.decode()
+            host.emit(NotGranted(spec.keys.name, host.clock() - came_at, kind=spec.keys.kind, owner=name))
 
     def _count_steps(self, hold: Hold) -> None:
         """Shorten the leases of a new hold by the steps of masters' clocks that were seen before it was in the book."""
@@ -373,7 +377,7 @@ class Calls:
             return
         hold.count = 0
         if host.logs_events():
-            host.emit(Released(hold.keys.name, host.clock() - hold.granted_at, kind=hold.keys.kind))
+            host.emit(Released(held_for=host.clock() - hold.granted_at, **hold.told))
 
     def _end_elsewhere(self, hold: Hold, answers: Sequence[Answer]) -> None:
         """Finish a release that not every master has confirmed.
@@ -396,9 +400,9 @@ class Calls:
         elif ending.is_left:
             host.janitor.hand(host.undo_hold(hold))
         if not ending.is_confirmed:
-            host.emit(ReleaseUnconfirmed(hold.keys.name, hold.remaining(host.clock()), kind=hold.keys.kind))
+            host.emit(ReleaseUnconfirmed(seconds_left=hold.remaining(host.clock()), **hold.told))
         elif host.logs_events():
-            host.emit(Released(hold.keys.name, host.clock() - hold.granted_at, kind=hold.keys.kind))
+            host.emit(Released(held_for=host.clock() - hold.granted_at, **hold.told))
 
 
 def judge_first(spec: LockSpec, first: First, now: float, until: float) -> Outcome | None:

@@ -145,6 +145,12 @@ class Hold:
             self._silent = {i for i in self._awaited if isinstance(self.answers[i][0], Failure)}
 
     @property
+    def told(self) -> dict[str, Any]:
+        """Fields of an event about the hold."""
+        keys = self.keys
+        return {"lock": keys.name, "kind": keys.kind, "owner": self.owner.decode(), "token": self.token}
+
+    @property
     def quorum(self) -> int:
         """Number of masters that make a quorum."""
         return self.spec.quorum

@@ -229,7 +229,7 @@ class Host(ABC):
         if now >= hold.told_until:
             self.end_hold(hold)
         self.tell_loss(hold, loss)
-        self.emit(Lost(loss.lock, loss.reason, code=loss.code, kind=loss.kind))
+        self.emit(Lost(reason=loss.reason, code=loss.code, **hold.told))
 
     def end_hold(self, hold: Hold) -> None:
         """End in the background what masters still have, or may get, of a hold that is over here."""

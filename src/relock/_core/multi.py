@@ -99,7 +99,7 @@ class _MemberCalls(Calls):
     def __init__(self, calls: Calls) -> None:
         super().__init__(calls._host, calls._interrupted, calls._hub, is_crowded=calls._is_crowded)
 
-    def _tell_refusal(self, spec: LockSpec, came_at: float) -> None:
+    def _tell_refusal(self, spec: LockSpec, came_at: float, owner: bytes | None) -> None:
         """Report nothing: the call goes on, or reports its refusal itself."""
 
     def acquire_all(
@@ -119,7 +119,7 @@ class _MemberCalls(Calls):
             if outcome is not None:
                 yield from self._give_up(record, who, until)
                 if isinstance(outcome, Refused):
-                    super()._tell_refusal(member, came_at)
+                    super()._tell_refusal(member, came_at, None)
                 return NotAll(member.keys.name, outcome)
             left = left[refused + 1 :]
         yield from self._check_all(record, who)

@@ -37,6 +37,8 @@ def test_each_event_about_a_hold_says_its_kind(kind: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(host, "_reply", lambda _call: Failure("a", "it has not answered", awaited=True))
     host.do(host.release())
     told = [(type(event), event.kind) for event in host.events]
+    assert all(event.owner for event in host.events)
+    assert [event.token is None for event in host.events] == [isinstance(event, NotGranted) for event in host.events]
     expected = [Granted, Released, Granted, Lost, NotGranted, Granted, Released, Granted, ReleaseUnconfirmed]
     assert told == [(event, kind) for event in expected]
 

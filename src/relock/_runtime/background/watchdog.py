@@ -126,7 +126,7 @@ class Watchdog(Service):
             for hold in holds:
                 hold.retry_renewal(now)
                 if session.holds.has(hold):
-                    session.emit(RenewalFailing(hold.keys.name, hold.remaining(now), kind=hold.keys.kind))
+                    session.emit(RenewalFailing(seconds_left=hold.remaining(now), **hold.told))
             return
         if len(session.masters) > 1:
             session.heal(tuple(h for h, answer in zip(holds, answers, strict=True) if needs_healing(h, answer)))
@@ -138,7 +138,7 @@ class Watchdog(Service):
             elif is_confirmed(hold, answer):
                 session.counters.renewals += 1
             elif session.holds.has(hold):
-                session.emit(RenewalFailing(hold.keys.name, hold.remaining(now), kind=hold.keys.kind))
+                session.emit(RenewalFailing(seconds_left=hold.remaining(now), **hold.told))
 
     def wake(self) -> None:
         """Have the thread plan now."""

@@ -16,7 +16,8 @@ from relock._core.loops import text_of_wait
 from relock._core.quorum import NEVER
 from relock._core.tasks import GoOn
 from relock._errors import ClientClosedError, RelockError
-from relock._events import Event, Granted, Loss, MasterBack, NotGranted, Released
+from relock._events import Event, Granted, Loss, MasterBack, NotGranted, Released, Waiting
+from relock._keys import LATCH
 from relock._options import DEADLOCK_AFTER_SECONDS, ClientOptions, default_client_name
 from relock._owner import readable
 from relock._runtime.background.janitor import Janitor
@@ -117,6 +118,8 @@ class Session(Driver):
         if not waiter.parks:
             self.counters.waits += 1
             self.waited_at = self.clock()
+            if waiter.keys.kind != LATCH and self.logs_events():
+                self.emit(Waiting(waiter.keys.name, kind=waiter.keys.kind, owner=waiter.owner.decode()))
         waiter.parks += 1
         waiter.due_at = min(waiter.due_at, park.until)
         if park.ticket is not None:
@@ -211,4 +214,4 @@ class Session(Driver):
             warn_caller(self.pending_warnings, stacklevel + 1, beside)
 
 
-_ORDINARY_EVENTS = (Granted, NotGranted, Released, MasterBack)
+_ORDINARY_EVENTS = (Waiting, Granted, NotGranted, Released, MasterBack)

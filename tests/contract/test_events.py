@@ -1,0 +1,63 @@
+"""Events: each names the hold or the call that it is about, and the log has the same."""
+
+from typing import Any
+
+import pytest
+
+from contract.rigs.rig import Rig
+from relock import Client, Granted, NotGranted, Released, Waiting
+
+
+def door(client: Client, kind: str, name: str) -> Any:
+    """Return what a caller of this kind acquires."""
+    match kind:
+        case "lock":
+            return client.lock(name)
+        case "read":
+            return client.rwlock(name).read
+        case _:
+            return client.semaphore(name, 1)
+
+
+@pytest.mark.parametrize("kind", ["lock", "read", "semaphore"])
+def test_the_events_of_a_wait_name_it_from_its_beginning_to_the_release(rig: Rig, name: str, kind: str) -> None:
+    events: list[Any] = []
+    client, others = rig.client(on_event=events.append), rig.client()
+    rig.warm_up(client)
+    holder = door(others, "semaphore" if kind == "semaphore" else "lock", name)
+    held = holder.acquire()
+    waiting = door(client, kind, name)
+
+    def hold() -> int:
+        got = waiting.acquire()
+        token: int = waiting.token if kind != "semaphore" else got.token
+        (got if kind == "semaphore" else waiting).release()
+        return token
+
+    running = rig.start(hold)
+    rig.until(lambda: holder.info().queue, "the caller is queued")
+    queued = holder.info().queue
+    (held if kind == "semaphore" else holder).release()
+    token = running.result()
+
+    def told() -> list[Any]:
+        return [event for event in events if event.lock == name]
+
+    rig.until(lambda: any(isinstance(event, Released) for event in told()), "the release is told")
+    began, granted, released = told()
+    assert [type(event) for event in (began, granted, released)] == [Waiting, Granted, Released]
+    assert {event.kind for event in (began, granted, released)} == {kind}
+    assert (began.owner, began.token) == (queued[0], None)
+    assert granted.owner.partition("~")[0] == began.owner
+    assert (granted.token, released.token, released.owner) == (token, token, granted.owner)
+
+
+def test_a_try_that_fails_waits_for_nothing_and_is_named(rig: Rig, name: str) -> None:
+    events: list[Any] = []
+    client = rig.client(on_event=events.append)
+    rig.client().lock(name).acquire()
+    assert not client.lock(name).acquire(blocking=False)
+    rig.until(lambda: events, "the refusal is told")
+    (event,) = events
+    assert (type(event), event.lock, event.token) == (NotGranted, name, None)
+    assert event.owner.startswith(client._session.client_id)
