@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from relock._keys import LOCK
 
@@ -187,3 +187,13 @@ class MasterWithoutVote(Event):
     master: str
     seconds_left: float
     why: str
+
+
+def fields_of(event: Event) -> dict[str, object]:
+    """Return an event as a log record has it: the name of its class, and its fields except those that are None."""
+    told: dict[str, object] = {"event": type(event).__name__}
+    for one in fields(type(event)):
+        value = getattr(event, one.name)
+        if value is not None:
+            told[one.name] = value
+    return told

@@ -1,11 +1,13 @@
 """Events: each names the hold or the call that it is about, and the log has the same."""
 
+import json
+import logging
 from typing import Any
 
 import pytest
 
 from contract.rigs.rig import Rig
-from relock import Client, Granted, NotGranted, Released, Waiting
+from relock import Client, Granted, LockLostError, NotGranted, Released, Waiting
 
 
 def door(client: Client, kind: str, name: str) -> Any:
@@ -61,3 +63,24 @@ def test_a_try_that_fails_waits_for_nothing_and_is_named(rig: Rig, name: str) ->
     (event,) = events
     assert (type(event), event.lock, event.token) == (NotGranted, name, None)
     assert event.owner.startswith(client._session.client_id)
+
+
+def test_a_record_of_the_log_has_the_fields_of_its_event(rig: Rig, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    def told() -> list[Any]:
+        records = [vars(record) for record in caplog.records if record.name == "relock.events"]
+        return [record["relock"] for record in records if record["relock"].get("lock") == name]
+
+    with caplog.at_level(logging.DEBUG, logger="relock.events"):
+        client = rig.client()
+        lock = client.lock(name)
+        lock.acquire()
+        token, (hold,) = lock.token, client._session.holds.of_name(name)
+        lock.force_release()
+        with pytest.raises(LockLostError):
+            lock.extend()
+        rig.until(lambda: len(told()) == 2, "both events are logged")
+    granted, lost = told()
+    about = {"lock": name, "kind": "lock", "owner": hold.owner.decode(), "token": token}
+    assert granted == {"event": "Granted", "waited": granted["waited"], **about}
+    assert lost == {"event": "Lost", "code": "forced", "reason": "this client has released it by force", **about}
+    assert json.loads(json.dumps(lost)) == lost

@@ -44,8 +44,16 @@ class LogWriter(Protocol):
     def error(self, logger: logging.Logger, text: str, *args: object, exc_info: bool = False) -> None:
         """Log an error, as `logging.Logger.error` does."""
 
-    def write(self, logger: logging.Logger, level: int, text: str, *args: object, exc_info: bool = False) -> None:
-        """Log at `level`, as `logging.Logger.log` does."""
+    def write(
+        self,
+        logger: logging.Logger,
+        level: int,
+        text: str,
+        *args: object,
+        exc_info: bool = False,
+        fields: Callable[[], dict[str, object]] | None = None,
+    ) -> None:
+        """Log at `level`, as `logging.Logger.log` does, with `fields()` as the attribute ``relock`` of the record."""
 
     def warn(self, text: str) -> None:
         """Issue a `RelockWarning` for a background thread."""

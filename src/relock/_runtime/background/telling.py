@@ -42,8 +42,8 @@ EXIT_SECONDS = 0.5  # how long the end of the interpreter waits for items that w
 LOOK_SECONDS = 0.01
 _callback_queues: "LiveSet[CallbackQueue]" = LiveSet()
 
-#: Fields of a record that name the time and the thread in which it was made.
-_OF_ITS_MOMENT = ("created", "msecs", "relativeCreated", "thread", "threadName", "taskName")
+#: Fields of a record that name the time and the thread in which it was made, and the fields of an event.
+_OF_ITS_MOMENT = ("relock", "created", "msecs", "relativeCreated", "thread", "threadName", "taskName")
 
 
 class CallbackQueue(Service):
@@ -151,20 +151,39 @@ class Log(CallbackQueue):
         """Log at level ERROR, as `logging.Logger.error` does."""
         self._write(logger, logging.ERROR, text, args, exc_info)
 
-    def write(self, logger: logging.Logger, level: int, text: str, *args: object, exc_info: bool = False) -> None:
-        """Log at `level`, as `logging.Logger.log` does."""
-        self._write(logger, level, text, args, exc_info)
+    def write(
+        self,
+        logger: logging.Logger,
+        level: int,
+        text: str,
+        *args: object,
+        exc_info: bool = False,
+        fields: Callable[[], dict[str, object]] | None = None,
+    ) -> None:
+        """Log at `level`, as `logging.Logger.log` does, with `fields()` as the attribute ``relock`` of the record."""
+        self._write(logger, level, text, args, exc_info, fields=fields)
 
     def warn(self, text: str) -> None:
         """Have the log's thread issue a `RelockWarning`; if a filter makes an error of it, drop that error."""
         self.hand(_warn, text)
 
-    def _write(self, logger: logging.Logger, level: int, text: str, args: tuple[Any, ...], exc_info: bool) -> None:
+    def _write(
+        self,
+        logger: logging.Logger,
+        level: int,
+        text: str,
+        args: tuple[Any, ...],
+        exc_info: bool,
+        *,
+        fields: Callable[[], dict[str, object]] | None = None,
+    ) -> None:
         if not _is_enabled(logger, level):
             return
         frame = sys._getframe(2)
         error, code = sys.exc_info() if exc_info else None, frame.f_code
         made = logging.LogRecord(logger.name, level, code.co_filename, frame.f_lineno, text, args, error, code.co_name)
+        if fields is not None:
+            made.relock = fields()
         self.hand(self._handle, (copy_context(), logger, made, args), is_ordinary=level < logging.WARNING)
 
     def _handle(self, what: tuple[Context, logging.Logger, logging.LogRecord, tuple[Any, ...]]) -> None:

@@ -16,7 +16,7 @@ from relock._core.loops import text_of_wait
 from relock._core.quorum import NEVER
 from relock._core.tasks import GoOn
 from relock._errors import ClientClosedError, RelockError
-from relock._events import Event, Granted, Loss, MasterBack, NotGranted, Released, Waiting
+from relock._events import Event, Granted, Loss, MasterBack, NotGranted, Released, Waiting, fields_of
 from relock._keys import LATCH
 from relock._options import DEADLOCK_AFTER_SECONDS, ClientOptions, default_client_name
 from relock._owner import readable
@@ -201,7 +201,8 @@ class Session(Driver):
         is_ordinary = isinstance(event, _ORDINARY_EVENTS)
         if self.options.on_event is not None:
             self.events.hand(self.options.on_event, event, is_ordinary=is_ordinary)
-        self.platform.log.write(event_logger, logging.DEBUG if is_ordinary else logging.WARNING, "%s", event)
+        level = logging.DEBUG if is_ordinary else logging.WARNING
+        self.platform.log.write(event_logger, level, "%s", event, fields=partial(fields_of, event))
 
     def raise_pending_warnings(self, stacklevel: int = 3, *, beside: BaseException | None = None) -> None:
         """Issue the pending warnings to a caller whose call has done its work, as `telling.warn_caller` does.
