@@ -62,7 +62,7 @@ def send_again() -> None:
     from relock._runtime.masters.errors import NETWORK_ERRORS
     from relock._runtime.masters.opener import Opener
     from relock._runtime.masters.pool import Pool
-    from relock._runtime.masters.round import InFlight
+    from relock._runtime.masters.round import InFlight, Login
     from relock._runtime.net.channel import open_channel
 
     receive, request, introduce = Connection.receive, Connection.request, Opener.introduce
@@ -81,6 +81,7 @@ def send_again() -> None:
             time.sleep(RECONNECT_SECONDS)
         connection.channel = open_channel(connection.raw, connection.pool.opener.node_timeout)
         for one in in_flight:
+            assert not isinstance(one, Login)
             connection._send(one if isinstance(one, InFlight) else InFlight.all_of(one), source=True)
 
     def patient_receive(connection: Connection) -> None:

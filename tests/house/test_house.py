@@ -118,9 +118,10 @@ def test_a_room_can_be_read_at_once(path: Path) -> None:
 
 # The rooms of the runtime, from the ground.
 RUNTIME_FLOORS = [
+    ("live_set",),
     ("net",),
     ("platform",),
-    ("wait_queue", "live_set"),
+    ("wait_queue",),
     ("service",),
     ("masters",),
     ("wakeups",),

@@ -9,11 +9,13 @@ from redis.connection import Connection
 
 from relock._keys import LockKeys, lock_keys
 from relock._runtime.net import channel
+from relock._runtime.net.credentials import Credentials
 from relock._runtime.wakeups.hub import HubListener
 
 KEYS = lock_keys("lock", "a")
 WAITER = b"me:1@3000"
 TIMEOUT_SECONDS = 0.2
+PONG = b"*2\r\n$4\r\npong\r\n$0\r\n\r\n"
 CONFIRMED = b"$3\r\nrun\r\n$4\r\nrepl\r\n*3\r\n$9\r\nsubscribe\r\n$14\r\nlock:client:me\r\n:1\r\n"
 
 
@@ -48,6 +50,7 @@ class FakeMaster:
     introduction = (("INFO", "server"), ("INFO", "replication"))
 
     def __init__(self) -> None:
+        self.credentials = Credentials(None)
         ours, self.server = socket.socketpair()
         self.line = Line(ours)
 

@@ -73,13 +73,18 @@ class Stepped:
 
 
 @frozen
+class NewCredentials:
+    """News that connections must authenticate with new credentials."""
+
+
+@frozen
 class Problem:
     """News that something is wrong with the master, in words for its user."""
 
     text: str
 
 
-News = Moved | Seen | Down | Back | WithoutVote | InDoubt | Stepped | Problem
+News = Moved | Seen | Down | Back | WithoutVote | InDoubt | Stepped | NewCredentials | Problem
 
 
 class Known(NamedTuple):

@@ -13,6 +13,7 @@ from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.cluster import Cluster
+from relock._runtime.net.credentials import Credentials
 from relock._runtime.net.failures import failure_of, words_of
 from relock._runtime.net.node import Node, Seeds
 from relock._runtime.net.parse import parse_nodes
@@ -129,6 +130,7 @@ class OddNode:
     """A node that answers about its cluster as no real node does."""
 
     address = "redis://odd:7000/0"
+    credentials = Credentials(None)
 
     def __init__(self, reply: Any) -> None:
         self.reply = reply

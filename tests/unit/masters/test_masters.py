@@ -24,6 +24,7 @@ from relock._runtime.masters.connections import NOT_AFTER_PART, Connection
 from relock._runtime.masters.master import Master, Reconnector
 from relock._runtime.masters.opener import MasterListener, Opener
 from relock._runtime.net.channel import Channel
+from relock._runtime.net.credentials import Credentials
 from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
 from relock._scripts import load
@@ -45,6 +46,7 @@ class FakeNode:
     """A node without a server."""
 
     address, client_name = "a", "me"
+    credentials = Credentials(None)
 
     def __init__(self) -> None:
         self.lines: list[Line] = []

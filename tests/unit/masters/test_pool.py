@@ -29,6 +29,7 @@ from relock._runtime.masters.master import Master, Reconnector
 from relock._runtime.masters.opener import Opener
 from relock._runtime.masters.pool import UNUSED_SECONDS
 from relock._runtime.masters.pool import Pool as RealPool
+from relock._runtime.net.credentials import Credentials
 from relock._runtime.net.node import Node
 from relock._runtime.wait_queue import Entry
 
@@ -91,6 +92,7 @@ class Nowhere:
 
     address = "a"
     client_name = ""
+    credentials = Credentials(None)
 
     def __init__(self) -> None:
         self.raws: list[FakeConnection] = []

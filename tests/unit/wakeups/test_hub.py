@@ -15,6 +15,7 @@ from relock._core.quorum import NEVER
 from relock._keys import LockKeys, lock_keys, permit_keys
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
+from relock._runtime.net.credentials import Credentials
 from relock._runtime.wakeups.hub import UNREAD_SECONDS, HubListener, ThreadHub
 from relock._runtime.wakeups.shared_subscriptions import LEAD, SharedSubscriptions
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
@@ -34,10 +35,13 @@ class FakeMaster:
     vote_at = 0.0
     trusted_from = NEVER
     incarnation = b"run:repl"
+    credentials = Credentials(None)
 
     @property
     def facts(self) -> "FakeMaster":
         return self
+
+    opener = facts
 
     def granted_at(self, granted_us: int, incarnation: bytes, arrived_at: float) -> float:
         assert arrived_at == NOW

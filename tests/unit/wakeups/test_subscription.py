@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
-from support.published import CONFIRMED, KEYS, WAITER, FakeMaster, Ignores, Line, published
+from redis import exceptions as redis_errors
+from support.credentials import Given
+from support.published import CONFIRMED, KEYS, PONG, WAITER, FakeMaster, Ignores, Line, published
 
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
@@ -141,6 +143,86 @@ def test_a_connection_that_was_about_to_be_made_when_the_client_was_closed_is_cl
     assert not subscription.is_confirmed
     assert subscription._raw is None
     assert master.line._sock is None
+
+
+# New credentials --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def second(master: FakeMaster, hub: ThreadHub) -> Iterator[FakeMaster]:
+    """The other end of a second connection, which is opened as there are new credentials; the first one stands."""
+    made = FakeMaster()
+    master.server.sendall(CONFIRMED)
+    hub.subscriptions[0].step()
+    master.raw_connection = lambda: made.line  # type: ignore[method-assign]
+    master.credentials.take(Given("me", "new"))
+    yield made
+    made.end()
+
+
+def test_a_second_connection_takes_over_behind_all_messages_that_it_lacks(
+    hub: ThreadHub, master: FakeMaster, second: FakeMaster
+) -> None:
+    subscription, waiter = hub.subscriptions[0], hub.register(WAITER, KEYS)
+    second.server.sendall(CONFIRMED + published(b"wake 1@3000 b"))
+    for more in (b"", PONG):
+        master.server.sendall(published(b"wake 1@3000 a") + more)
+        subscription.step()
+        assert waiter.wakes.get_nowait() == 0
+        assert subscription.is_confirmed
+        assert subscription._raw is (second if more else master).line
+    assert waiter.wakes.get_nowait() == 0, "the message that came with the confirmation"
+    assert (master.line._sock, master.server.recv(4096)[-14:]) == (None, b"*1\r\n$4\r\nPING\r\n")
+    second.server.sendall(published(b"wake 1@3000 c"))
+    subscription.step()
+    assert waiter.wakes.get_nowait() == 0
+
+
+@pytest.mark.parametrize("error", [redis_errors.AuthenticationError("WRONGPASS"), RuntimeError("of a provider")])
+def test_the_first_connection_goes_on_while_no_second_one_can_be_opened(
+    hub: ThreadHub, master: FakeMaster, second: FakeMaster, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    subscription, waiter, tried = hub.subscriptions[0], hub.register(WAITER, KEYS), list[Line]()
+
+    def connect(line: Line) -> socket.socket:
+        tried.append(line)
+        raise error
+
+    monkeypatch.setattr(Line, "_connect", connect)
+    for _ in "123":
+        master.server.sendall(published(b"wake 1@3000 a"))
+        subscription.step()
+        assert waiter.wakes.get_nowait() == 0
+    assert (subscription._raw, tried) == (master.line, [second.line]), "the next try comes after a pause"
+
+
+@pytest.mark.parametrize("ends", ["stop", "drop"])
+def test_a_second_connection_ends_with_the_first(
+    hub: ThreadHub, master: FakeMaster, second: FakeMaster, ends: str
+) -> None:
+    subscription = hub.subscriptions[0]
+    second.server.sendall(CONFIRMED)
+    master.server.sendall(published(b"wake 1@3000 a"))
+    subscription.step()
+    assert second.line._sock is not None
+    getattr(subscription, ends)()
+    assert (master.line._sock, second.line._sock) == (None, None)
+
+
+def test_a_second_connection_that_was_under_way_when_the_client_was_closed_is_closed(
+    hub: ThreadHub, master: FakeMaster, second: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscription = hub.subscriptions[0]
+
+    def connect(line: Line) -> socket.socket:
+        subscription.stop()
+        return line._ours
+
+    monkeypatch.setattr(Line, "_connect", connect)
+    second.server.sendall(CONFIRMED)
+    master.server.sendall(published(b"wake 1@3000 a"))
+    subscription.step()
+    assert (master.line._sock, second.line._sock) == (None, None)
 
 
 def test_a_leader_that_stands_still_with_what_it_has_taken_is_deposed(

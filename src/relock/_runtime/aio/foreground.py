@@ -361,6 +361,14 @@ class Foreground:
         if not self.loop.is_running():
             self.abandon()
 
+    def renew(self) -> None:
+        """Have the links authenticate with new credentials; from any thread."""
+        self._on_loop(self._renew)
+
+    def _renew(self) -> None:
+        for link in self._links():
+            link.renew()
+
     def _on_loop(self, do: Callable[[], object]) -> None:
         try:
             self.loop.call_soon_threadsafe(do)

@@ -134,14 +134,20 @@ class Link:
         self._send(round_)
         return True
 
-    def _send(self, round_: Round) -> None:
+    def renew(self) -> None:
+        """Authenticate with new credentials, behind the requests that are under way."""
+        if self.connection is not None and not self.connection.is_settled:
+            self._send(None)
+
+    def _send(self, round_: Round | None) -> None:
+        """Send a round; without one, the newest credentials."""
         connection = self.connection
         if connection is None:
             raise AssertionError("only one that is connected is asked")
         if not connection.in_flight:
             self._quiet_since = self.master.clock()
         try:
-            connection.request(round_)
+            connection.log_in() if round_ is None else connection.request(round_)
         except NETWORK_ERRORS as error:
             self._broke(connection, error)
         else:
@@ -193,6 +199,9 @@ class Link:
             raise
         if connection is self.connection:
             self._quiet_since = self.master.clock()
+            if connection.is_refused:
+                connection.is_refused = False
+                self.open()
             if self.waiting:
                 self._send_waiting()
         elif not connection.in_flight:
@@ -221,24 +230,31 @@ class Link:
         master = self.master
         try:
             return master.pool.open_for_loop()
-        except NETWORK_ERRORS as error:
+        except (*NETWORK_ERRORS, ConfigurationError) as error:
+            if self.connection is not None:  # new credentials were refused on it: the master itself answers
+                return master.unconnected()
+            if isinstance(error, ConfigurationError):
+                return master.turned_out(error)
             return master.failed(error, sent=False)
-        except ConfigurationError as error:
-            return master.turned_out(error)
 
     def _opened(self, opening: "asyncio.Future[_Opened]") -> None:
         self._opening = None
         error = opening.exception()
         if error is not None:  # unexpected: fail the waiting rounds, and let the loop log the error
-            self._fail_waiting(Failure(self.master.address, f"it was not connected: {error!r}", sent=False))
+            if self.connection is None:
+                self._fail_waiting(Failure(self.master.address, f"it was not connected: {error!r}", sent=False))
             raise error
         opened = opening.result()
         if isinstance(opened, Failure):
-            self._fail_waiting(opened)
+            if self.connection is None:
+                self._fail_waiting(opened)
         elif self._is_closed:
             opened.close()
         else:
+            if self.connection is not None:
+                self._retire(self.connection)
             self._watch(opened)
+            self.renew()  # new credentials may have come while it was opened
             self._send_waiting()
             self._line.make_room()
 
@@ -289,7 +305,7 @@ class Link:
         if connection is self.connection:
             self.connection = None
         connection.channel.unwatch()  # before its socket is closed, for then another socket may get its number
-        if connection.in_flight:
+        if connection.owes_answers:
             self._end(connection, self.master.pool.broke(connection, error))
         else:
             log = self.master.platform.log
@@ -371,7 +387,8 @@ _Opened = Connection | Failure
 
 def _rounds_on(connection: Connection) -> list[Round]:
     """Return the rounds that a connection owes answers to."""
-    return [sent.round if isinstance(sent, InFlight) else sent for sent in connection.in_flight]
+    sent_by = [sent.round if isinstance(sent, InFlight) else sent for sent in connection.in_flight]
+    return [round_ for round_ in sent_by if isinstance(round_, Round)]
 
 
 def _is_release(connection: Connection) -> bool:

@@ -17,14 +17,15 @@ from relock._errors import ConfigurationError
 from relock._keys import LockKeys
 from relock._runtime.aio.loop_inbox import Inboxes, LoopInbox
 from relock._runtime.aio.on_thread import on_thread
-from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
+from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.master import Master
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.loop_channel import LoopChannel
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups.hub import Hub
 from relock._runtime.wakeups.subscribed_connection import SubscribedConnection
-from relock._runtime.wakeups.subscription import PING, Subscribed, Subscription
+from relock._runtime.wakeups.subscription import PING, Subscription
+from relock._runtime.wakeups.successor import Subscribed
 from relock._runtime.wakeups.waiter import Waiter
 
 QUIET_SECONDS = 2.0  # after so long without a message, the loop pings the master when it is asked for a sign of life
@@ -59,33 +60,24 @@ class LoopSubscription(Subscription):
     def _open(self) -> None:
         self._retry = None
         if not self.stopping:
-            loop, close = self._hub.loop, self._close_opened
-            self._opening = on_thread(self._platform, loop, self._connect, name="relock-opener", unheard=close)
+            loop, open_, close = self._hub.loop, self._subscribe_anew, self._close_opened
+            self._opening = on_thread(self._platform, loop, open_, name="relock-opener", unheard=close)
             self._opening.add_done_callback(self._opened)
-
-    def _connect(self) -> Subscribed:
-        """Open a connection and subscribe, on a thread."""
-        with protocol_errors():
-            raw = self._master.opener.raw_connection()
-            try:
-                raw.connect()
-                return self._subscribe(raw)
-            except BaseException:
-                self._close(raw)
-                raise
 
     def _close_opened(self, opened: Subscribed) -> None:
         self._close(opened.raw)
 
     def _opened(self, opening: "asyncio.Future[Subscribed]") -> None:
         self._opening = None
-        error = opening.exception()
+        error, connection = opening.exception(), self._connection
         if error is not None:
-            self._give_up(error)
+            self._give_up(error) if connection is None else self._put_off_successor(error)
             if not isinstance(error, (*NETWORK_ERRORS, ConfigurationError)):
                 raise error  # unexpected: let the loop log it
         elif self.stopping:
             self._close(opening.result().raw)
+        elif connection is not None:
+            self._try(partial(self._set_successor, connection, opening.result()))
         else:
             self._try(partial(self._begin, opening.result()))
 
@@ -139,6 +131,10 @@ class LoopSubscription(Subscription):
         elif now - self._heard_at >= QUIET_SECONDS:
             self._heard_at = now
             self._ping(connection.channel)
+        if self._successor.is_wanted and self._opening is None:
+            self._open()
+        elif (made := self._take_over()) is not None:
+            self._begin(made)
 
     def ask_for_pong(self) -> bool:
         """Have the loop ping, as `Subscription` describes; ping here if the loop is closed."""
@@ -179,6 +175,7 @@ class LoopSubscription(Subscription):
 
     def disconnect(self) -> None:
         """Close the socket."""
+        self._successor.close()
         raw, self._raw = self._raw, None
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -195,6 +192,7 @@ class LoopSubscription(Subscription):
 
     def abandon(self) -> None:
         """Close the copy of the parent's socket in a forked child; do not unwatch, as the parent shares the poll."""
+        self._successor.close()
         self._close(self._raw)
 
 

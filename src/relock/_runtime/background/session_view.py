@@ -39,6 +39,9 @@ class ForegroundView(Protocol):
     def close(self) -> None:
         """Have the loop close the connections of its tasks."""
 
+    def renew(self) -> None:
+        """Have the loop's connections authenticate with new credentials."""
+
     def end_if_closed(self) -> None:
         """Undo the calls of the loop, and close its connections, if the loop is closed."""
 

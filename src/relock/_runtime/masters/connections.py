@@ -23,7 +23,7 @@ from relock._core.socket_facts import SocketFacts
 from relock._keys import LockKeys
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.opener import Opener
-from relock._runtime.masters.round import InFlight, Pending
+from relock._runtime.masters.round import InFlight, Login, Pending
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.failures import failure_of, words_of
 from relock._runtime.net.raw_connection import RawConnection
@@ -65,6 +65,8 @@ class Connection:
         is_own: the connection is not for calls, but for renewals, undos and heartbeats, or for an event loop.
 
     Attributes:
+        login: the newest credentials that it has authenticated with, or that were there when it was opened.
+        is_refused: True if the master has refused new credentials, so that another connection must take over.
         shown: the facts that its socket has shown of the master: incarnation, marker and clock.
     """
 
@@ -75,7 +77,7 @@ class Connection:
         self.raw = raw
         self.is_own = is_own
         self.idle_since = 0.0
-        self.in_flight: deque[Round | InFlight] = deque()
+        self.in_flight: deque[Round | InFlight | Login] = deque()
         opener = self._opener = pool.opener
         self.facts = opener.facts
         self._clock = opener.clock
@@ -83,6 +85,8 @@ class Connection:
         self._patience_ms = opener.node_timeout * 1000
         self._min_replicas = opener.options.min_replicas
         self.shown = SocketFacts(opener.facts, opener.options)
+        self.login = opener.credentials.latest  # read first: what the provider gives on connecting is no older
+        self.is_refused = False
         self._unlearned: set[str] = set()  # names of scripts that the master does not know yet
         self._has_partial_reply = False  # the next bytes may be the rest of a reply that the parser has begun
         self._not_after = b""  # the packed not-after time of requests until `_until`, or a little later
@@ -232,7 +236,7 @@ class Connection:
         sent: Any = in_flight[0] if in_flight and not self._has_partial_reply else None
         taken, now = channel.take(), self._clock()
         incarnation, offset = facts.known  # Receive, then judge: another thread may find another server meanwhile
-        is_round = sent is not None and sent.__class__ is not InFlight
+        is_round = sent.__class__ is Round
         if is_round and incarnation == self.shown.incarnation and taken.__class__ is bytes:
             script = sent.script
             found = script.match_usual(taken)
@@ -251,7 +255,10 @@ class Connection:
             if not in_flight:
                 raise redis_errors.InvalidResponse(f"a reply without a request: {reply!r:.100}")
             sent: Any = in_flight[0]
-            if sent.__class__ is not InFlight:
+            if sent.__class__ is Login:
+                in_flight.popleft()
+                self._logged_in(reply)
+            elif sent.__class__ is Round:
                 answer = self._judge(reply, sent.script, sent.sent_at, now)
                 in_flight.popleft()
                 self._answer(sent, (answer,), now, is_known=answer is not _UNKNOWN_SCRIPT)
@@ -362,6 +369,33 @@ class Connection:
         round_.answered(self.facts.index, replies)
 
     # Between two uses -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the connection has authenticated with the newest credentials, or the master has refused that."""
+        return self.login is self._opener.credentials.latest and Login not in map(type, self.in_flight.copy())
+
+    @property
+    def owes_answers(self) -> bool:
+        """True if a request has no reply yet."""
+        return any(sent.__class__ is not Login for sent in self.in_flight)
+
+    def log_in(self) -> None:
+        """Send the newest credentials, unless they were sent; the reply comes in turn. Raises as `request` does."""
+        login = self._opener.credentials.latest
+        if login is not None and login is not self.login:
+            self.login, self.is_refused = login, False
+            self.in_flight.append(Login(self._clock()))
+            self.channel.send(b"".join(self.raw.pack_commands([login])))
+
+    def _logged_in(self, reply: Any) -> None:
+        """Take the reply to ``AUTH``; after an error, the connection stays what it was until the server ends it."""
+        if isinstance(reply, redis_errors.ResponseError):
+            self.is_refused = True
+            log = self._opener.platform.log
+            log.warning(logger, "%s refused new credentials: %s", self.facts.address, words_of(reply))
+        elif reply != b"OK":
+            raise _unknown(reply)
 
     def drain(self) -> None:
         """Take the replies to earlier rounds that have come, without waiting, and raise as `read` does."""

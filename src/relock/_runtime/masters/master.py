@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from redis import exceptions as redis_errors
 
 from relock._core.effects import Failure
-from relock._core.master_facts import Down, Moved, News, Problem, Stepped
+from relock._core.master_facts import Down, Moved, NewCredentials, News, Problem, Stepped
 from relock._errors import ConfigurationError
 from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.opener import Opener
@@ -54,6 +54,7 @@ class Master:
         self.node_timeout = opener.node_timeout
         opener.act = self.act
         self.pool = Pool(opener)
+        opener.credentials.takers.add(self)
         self.exchange = self.pool.exchange
         self.reconnector = Reconnector(self) if facts.is_one_of_several else None
 
@@ -76,6 +77,15 @@ class Master:
         self.opener.listener.hear(self.facts, news)
         if isinstance(news, Down) and not news.is_mistake and self.reconnector is not None:
             self.reconnector.probe()
+
+    def renew(self) -> None:
+        """Have a thread authenticate all open connections with the newest credentials; return at once."""
+        with suppress(RuntimeError):  # no thread can be started; used connections authenticate by themselves
+            self.platform.start(self._renew, "relock-credentials")
+
+    def _renew(self) -> None:
+        self.act([NewCredentials()])
+        self.pool.renew()
 
     @property
     def servers(self) -> "Sequence[Master]":

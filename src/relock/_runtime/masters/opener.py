@@ -36,6 +36,7 @@ class Opener:
     Attributes:
         act: acts on news; set by the master.
         introduction: the commands that are sent first on a new socket, to learn which server it leads to.
+        credentials: what the node's credential provider has given since.
     """
 
     act: Callable[[Iterable[News]], None]
@@ -51,6 +52,7 @@ class Opener:
         self.clock = platform.clock
         self.node_timeout = options.node_timeout_for(options.ttl)
         self.listener = listener
+        self.credentials = node.credentials
 
     @property
     def naming(self) -> tuple[tuple[str, ...], ...]:

@@ -45,6 +45,7 @@ class Pool:
         self.facts = opener.facts
         self._clock = opener.clock
         self._node_timeout = opener.node_timeout
+        self._credentials = opener.credentials
         self.line = WaitQueue()
         # A stack: the connection that was used last is used next, so unneeded ones gather at the beginning.
         self._idle: deque[Connection] = deque()
@@ -262,6 +263,8 @@ class Pool:
         if facts.down is not None and not facts.is_one_of_several and not connection.in_flight:
             self.opener.act(facts.answered(now))
         connection.idle_since = now
+        if connection.login is not self._credentials.latest and not self._logs_in(connection):
+            return
         if connection.is_own:
             self._own_idle.append(connection)
         else:
@@ -270,6 +273,52 @@ class Pool:
                 self.line.wake_first()
         if now >= self.sweep_at:
             self.sweep(now)
+
+    def _logs_in(self, connection: Connection) -> bool:
+        """Send the newest credentials over an unused connection; close it and return False if it has ended."""
+        try:
+            connection.log_in()
+        except NETWORK_ERRORS as error:
+            self._ended(connection, error)
+            return False
+        return True
+
+    def renew(self) -> None:
+        """Have all connections authenticate with the newest credentials, and replace those on which these are refused.
+
+        A connection that is in use does so by itself when it is given back, so this waits, for two node timeouts at
+        most.
+        """
+        until = self._clock() + 2 * self._node_timeout
+        while self._clock() < until and not self._is_closed:
+            for idle in (self._idle, self._own_idle):
+                for connection in list(idle):
+                    if not connection.is_settled:
+                        self._drain(idle, connection)
+            every = [*self._connections, *self._own_connections]
+            for connection in every:
+                if connection.is_refused:
+                    self._replace(connection)
+            if all(connection.is_settled for connection in every):
+                return
+            self.opener.platform.sleep(DRAIN_SECONDS)
+
+    def _replace(self, old: Connection) -> None:
+        """Open another connection, then close the one on which credentials were refused; if none opens, keep that."""
+        old.is_refused = False
+        try:
+            new = Connection(self, self.opener.raw_connection(), is_own=old.is_own)
+            (self._own_connections if new.is_own else self._connections).add(new)
+            self._opened(new)
+        except Exception:  # the provider may raise any
+            log = self.opener.platform.log
+            log.debug(logger, "%s takes no new connection either", self.facts.address, exc_info=True)
+            return
+        old.shown.is_retired = True  # Mark, then look: a caller that uses it closes it
+        self.give_back(new, self._clock())
+        with suppress(ValueError):
+            (self._own_idle if old.is_own else self._idle).remove(old)
+            old.close()
 
     def sweep(self, now: float) -> float:
         """Close the connections that were idle for `UNUSED_SECONDS`; return when to sweep next.
@@ -315,6 +364,7 @@ class Pool:
         except ValueError:
             return  # in use again
         try:
+            connection.log_in()
             connection.drain()
         except NETWORK_ERRORS as error:
             self._ended(connection, error)
@@ -323,7 +373,7 @@ class Pool:
 
     def _ended(self, connection: Connection, error: BaseException) -> None:
         """Give up an idle connection that has ended; the master counts as down only if a reply was owed."""
-        if connection.in_flight:
+        if connection.owes_answers:
             self.broke(connection, error)
         else:
             connection.close()

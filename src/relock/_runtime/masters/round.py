@@ -20,6 +20,12 @@ class Pending(NamedTuple):
     now: float
 
 
+class Login(NamedTuple):
+    """``AUTH`` with new credentials, sent at `sent_at` between two requests."""
+
+    sent_at: float
+
+
 class InFlight:
     """Request of several calls whose replies are to come.
 

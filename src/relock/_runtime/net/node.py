@@ -8,6 +8,7 @@ from attrs import evolve, frozen
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from relock._runtime.net.credentials import Credentials, credentials_of
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.net.sentinel import Discovery
 
@@ -35,6 +36,11 @@ class Node:
     discovery: Discovery | None = None
     cluster: "Seeds | None" = None
     client_name: str = ""
+
+    @property
+    def credentials(self) -> Credentials:
+        """Credentials of the node's credential provider."""
+        return credentials_of(self.kwargs.get("credential_provider"))
 
     def raw_connection(self, timeout: float) -> RawConnection:
         """Return a new connection that is not open yet, and that resends nothing; `timeout` in seconds."""

@@ -14,6 +14,7 @@ from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDoma
 from redis.sentinel import SentinelManagedConnection
 
 from relock._errors import ConfigurationError
+from relock._runtime.net.credentials import follow
 from relock._runtime.net.foreign import (
     Settings,
     ValkeyClient,
@@ -120,6 +121,7 @@ def _parse_node(node: object) -> Node:
         if is_one(node):
             made = read(node)
             _try_out(made, f"the {shown}", may_name=True)
+            follow(made.kwargs.get("credential_provider"), node)
             return made
     raise TypeError(
         "nodes must be URLs or clients (redis.Redis, redis.RedisCluster, those of redis.asyncio, valkey.Valkey), not "

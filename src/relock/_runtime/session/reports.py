@@ -90,10 +90,7 @@ class Reports(MasterListener):
                 for hub in session.hubs.all():
                     hub.subscriptions[facts.index].look()
             case master_facts.Seen():
-                for hub in session.hubs.all():
-                    hub.draw_names()
-                    if facts.incarnation == NAMELESS:
-                        hub.subscriptions[facts.index].doubt()
+                self._seen(facts)
             case master_facts.Down(why) if not session.closed:  # else the session itself has closed the connections
                 session.emit(MasterDown(None, facts.address, why))
             case master_facts.Back():
@@ -102,10 +99,24 @@ class Reports(MasterListener):
                 session.emit(MasterWithoutVote(None, facts.address, seconds, _WITHOUT_VOTE))
             case master_facts.InDoubt():
                 session.janitor.hand(tasks.Sample())
+            case master_facts.NewCredentials():
+                self._renew(facts)
             case master_facts.Stepped():
                 self._stepped(facts, news)
             case master_facts.Problem(text):
                 self._warn(text)
+
+    def _seen(self, facts: MasterFacts) -> None:
+        for hub in self._session.hubs.all():
+            hub.draw_names()
+            if facts.incarnation == NAMELESS:
+                hub.subscriptions[facts.index].doubt()
+
+    def _renew(self, facts: MasterFacts) -> None:
+        for hub in self._session.hubs.all():
+            hub.subscriptions[facts.index].renew()
+        for foreground in self._session.foregrounds.copy():
+            foreground.renew()
 
     def _stepped(self, facts: MasterFacts, news: master_facts.Stepped) -> None:
         """Note a step of a master's clock. Leases end by that clock: if it went ahead, they end earlier on ours."""

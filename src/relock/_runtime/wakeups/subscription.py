@@ -4,7 +4,7 @@ import logging
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from redis import exceptions as redis_errors
 
@@ -16,11 +16,13 @@ from relock._keys import client_channel
 from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.master import Master
 from relock._runtime.net.channel import Channel
+from relock._runtime.net.credentials import Words
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 from relock._runtime.wakeups.shared_subscriptions import STUCK_SECONDS, SharedSubscriptions
 from relock._runtime.wakeups.subscribed_connection import SubscribedConnection
+from relock._runtime.wakeups.successor import Subscribed, Successor
 from relock._runtime.wakeups.waiter import Waiter
 
 logger = logging.getLogger(__name__)
@@ -50,20 +52,6 @@ class Receiver(Protocol):
 
     def wake_all(self) -> None:
         """Make every waiter look again: the masters, or the way to them, have changed."""
-
-
-class Subscribed(NamedTuple):
-    """Connection that has just been subscribed.
-
-    Attributes:
-        incarnation: the incarnation of the server that it leads to.
-        messages: the messages that came right behind the confirmation.
-    """
-
-    raw: RawConnection
-    channel: Channel
-    incarnation: bytes
-    messages: list[Any]
 
 
 class Subscription(ABC):
@@ -99,6 +87,7 @@ class Subscription(ABC):
         self._heard = 0  # `SubscribedConnection.heard` at the last look
         self._heard_at = 0.0  # when that look was
         self._failures = 0
+        self._successor = Successor(master.opener.credentials, self._clock)
 
     @abstractmethod
     def ensure(self) -> object:
@@ -124,7 +113,42 @@ class Subscription(ABC):
     def abandon(self) -> None:
         """Close the copy of the parent's socket, in a forked child."""
 
-    def _subscribe(self, raw: RawConnection) -> Subscribed:
+    def renew(self) -> None:
+        """Have the subscription look soon if there are new credentials; any thread may call this."""
+        self.call()
+
+    def _subscribe_anew(self) -> Subscribed:
+        """Open a connection and subscribe."""
+        with protocol_errors():
+            login, raw = self._master.opener.credentials.latest, self._master.opener.raw_connection()
+            try:
+                raw.connect()
+                return self._subscribe(raw, login)
+            except BaseException:
+                self._close(raw)
+                raise
+
+    def _set_successor(self, connection: SubscribedConnection, made: Subscribed) -> None:
+        """Have `made` take over from `connection`, behind the messages that are on their way."""
+        self._pings += 1
+        self._successor.set(made, self._pings)
+        self._check_place()  # Mark, then look: `stop` closes the successor, or this finds `stop`
+        connection.channel.send(PING)
+
+    def _put_off_successor(self, error: BaseException) -> None:
+        self._successor.put_off()
+        text = "no second subscription to %s: %s"
+        self._platform.log.debug(logger, text, self._master.address, error)
+
+    def _take_over(self) -> Subscribed | None:
+        """Return the connection that takes over now, if any; the one before it is closed."""
+        made = self._successor.take(self._pongs)
+        if made is not None:
+            self.disconnect()
+            self._raw = made.raw
+        return made
+
+    def _subscribe(self, raw: RawConnection, login: Words | None) -> Subscribed:
         """Subscribe over a connection that has just been opened."""
         # Make the channel first: messages may come right behind the confirmation, and are read together with it.
         channel = self._platform.open_channel(raw, PING_SECONDS)
@@ -137,7 +161,7 @@ class Subscription(ABC):
         confirmation, *messages = replies[len(questions) :]
         if confirmation[0] != b"subscribe":
             raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {confirmation[0]!r}")
-        return Subscribed(raw, channel, incarnation, messages)
+        return Subscribed(raw, channel, incarnation, messages, login)
 
     def _first_replies(self, channel: Channel, count: int) -> list[Any]:
         """Return at least `count` replies; ``redis.TimeoutError`` if they do not come within the node timeout."""
@@ -151,7 +175,7 @@ class Subscription(ABC):
 
     def _stand(self, made: Subscribed) -> SubscribedConnection:
         """Begin to use a new connection, note that it is confirmed, and act on the messages that it has brought."""
-        self._incarnation = made.incarnation
+        self._incarnation, self._successor.login = made.incarnation, made.login
         connection = self._connection = SubscribedConnection(made.channel, self._act_on, self.call)
         self._stands_since, self._is_misled = self._clock(), False
         self._pings = self._pongs = 0
@@ -165,6 +189,8 @@ class Subscription(ABC):
         self._heard, self._heard_at = connection.heard, now
 
     def _check_place(self) -> None:
+        if self.stopping:
+            raise redis_errors.ConnectionError("the subscription was stopped")
         if self._has_moved():
             raise redis_errors.ConnectionError("another server has taken the place of the master")
 
@@ -190,6 +216,8 @@ class Subscription(ABC):
                 self._hub.message(self.index, payload)
             case [b"pong", _]:
                 self._pongs += 1
+                if self._successor.stands_by:
+                    self.call()
             case _:
                 raise redis_errors.InvalidResponse(f"no message: {reply!r:.100}")
 
@@ -289,6 +317,7 @@ class ThreadSubscription(Service, Subscription):
             connection = self._connection
             if connection is not None:
                 self._tend(connection) if connection.is_led else self._read(connection)
+                self._look_at_login(connection)
             elif self.is_confirmed:
                 raise redis_errors.ConnectionError("it was closed")
             else:
@@ -302,6 +331,7 @@ class ThreadSubscription(Service, Subscription):
                 self._platform.log.error(logger, text, self._master.address, exc_info=True)
 
     def _connect(self) -> None:
+        login = self._master.opener.credentials.latest
         raw = self._raw = self._master.opener.raw_connection()
         if self.stopping:  # Mark, then look: `stop` closes what is here, or this finds `stop`
             raise redis_errors.ConnectionError("the subscription was stopped while it connected")
@@ -309,7 +339,24 @@ class ThreadSubscription(Service, Subscription):
         if self._raw is not raw:
             raw.disconnect()
             raise redis_errors.ConnectionError("the subscription was closed while it connected")
-        self._share(self._stand(self._subscribe(raw)))
+        self._share(self._stand(self._subscribe(raw, login)))
+
+    def renew(self) -> None:
+        """Have the thread look soon if there are new credentials; over TLS, that takes until the next ping at most."""
+        self.call()
+        self.ask_for_pong()  # the answer ends a read
+
+    def _look_at_login(self, connection: SubscribedConnection) -> None:
+        """Open a second connection if there are new credentials, or let it take over."""
+        if self._successor.is_wanted:
+            try:
+                made = self._subscribe_anew()
+            except Exception as error:  # the provider may raise any
+                self._put_off_successor(error)
+            else:
+                self._set_successor(connection, made)
+        elif (successor := self._take_over()) is not None:
+            self._share(self._stand(successor))
 
     def _read(self, connection: SubscribedConnection) -> None:
         try:
@@ -373,6 +420,7 @@ class ThreadSubscription(Service, Subscription):
 
     def disconnect(self) -> None:
         """Close the socket; from another thread, this ends a read that is under way."""
+        self._successor.close()
         raw, self._raw = self._raw, None
         connection, self._connection = self._connection, None
         if connection is not None:
