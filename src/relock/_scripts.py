@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from attrs import evolve, field, frozen
 
 from relock._caches import Cache
-from relock._keys import TAILS, LockKeys
+from relock._keys import TAILS, LockKeys, client_channel
 from relock._replies import Matcher, fields_of, match_nothing, matcher_of, pattern_of, shape_of
 
 SECTIONS = ("KEYS", "ARGV", "RETURNS", "WRITES", "PUBLISHES", "REPEATABLE")
@@ -330,14 +330,19 @@ def load_all() -> None:
     """Load every script now, so that no call reads a file, which an upgrade in place may have replaced meanwhile."""
     for name in script_names():
         load(name)
-    probe()
+    probe_source()
+
+
+def probe(prefix: str) -> tuple[str | bytes, ...]:
+    """Return the command that tries, in a script, what a service may refuse there: see ``lua/_lib/probe.lua``."""
+    return "EVAL", probe_source(), "0", client_channel(prefix, "probe")
 
 
 @cache
-def probe() -> tuple[str | bytes, ...]:
-    """Return the command that tries, in a script, what a service may refuse there: see ``lua/_lib/probe.lua``."""
+def probe_source() -> bytes:
+    """Return the script of `probe`."""
     folder = find_folder()
-    return "EVAL", _expand(folder, _fragment(folder, "probe")).encode(), "0"
+    return _expand(folder, _fragment(folder, "probe")).encode()
 
 
 def _sha(source: bytes) -> str:

@@ -1,6 +1,7 @@
 """Services that refuse commands, in scripts or everywhere: what a client says of that, and how it works then."""
 
 import math
+import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from support.servers import Server
 from support.services import Service, playing
 from support.until import until
 
-from relock import Client, ConfigurationError, LockLostError, QuorumError
+from relock import AcquireTimeoutError, Client, ConfigurationError, LockLostError, QuorumError
 from relock._doctor.examine import examine_all
 from relock._doctor.findings import Verdict
 from relock._runtime.net.parse import parse_nodes
@@ -21,6 +22,8 @@ from relock._runtime.net.parse import parse_nodes
 Connect = Callable[..., Client]
 LEASE = 15.0  # seconds; the watchdog renews after a third of it
 GUARD = 2.0  # seconds, which each first use waits for
+TURN = 0.05
+SLOWEST = 3.0  # seconds from a release to the next holder, whatever a service refuses
 PATIENT = 60.0  # seconds, for what a busy machine may delay
 
 
@@ -47,6 +50,15 @@ def test_a_service_that_refuses_time_in_scripts_is_a_mistake_at_once(
         assert (verdict, "it refuses TIME in scripts" in says) == (Verdict.WRONG, True)
 
 
+def turns_until(done: Callable[[], bool]) -> int:
+    """Wait until it is `done`, and return the turns of `TURN` seconds: a machine that stands still makes no turns."""
+    turns = 0
+    while not done():
+        time.sleep(TURN)
+        turns += 1
+    return turns
+
+
 def use(url: str, connect: Connect, name: str, **options: Any) -> tuple[Client, Client]:
     """Take a lock, wait for it, hand it over, renew it and lose it; return the two clients that did so."""
     one, two = (connect(url, ttl=LEASE, node_timeout=LEASE / 3, **options) for _ in "12")
@@ -58,6 +70,7 @@ def use(url: str, connect: Connect, name: str, **options: Any) -> tuple[Client, 
         token = first.ensure()
         assert first.extend() > 0
         first.release()
+        assert turns_until(waiting.done) * TURN <= SLOWEST
         assert waiting.result()
     assert second.ensure() > token
     renewals = two.statistics().renewals
@@ -129,22 +142,27 @@ def test_where_a_server_does_not_say_which_it_is_a_guard_goes_by_the_marker_if_t
         assert one.lock(name).acquire(blocking=False), "the marker alone does not show that"
 
 
-SILENT = {
-    "PUBLISH": Service(("-publish",)),
-    "SUBSCRIBE": Service(("-subscribe",)),
-    "the channels": Service(("resetchannels", "&other:*")),
+SILENT = {  # with how often two clients, one of which waits, warn of PUBLISH and of SUBSCRIBE
+    "PUBLISH": (Service(("-publish",)), 2, 0),
+    "SUBSCRIBE": (Service(("-subscribe",)), 0, 1),
+    "the channels": (Service(("resetchannels", "&other:*")), 2, 0),
 }
 
 
 @pytest.mark.every_server
 @pytest.mark.parametrize("limit", SILENT)
-def test_a_service_that_refuses_messages_is_slow_and_is_named(
+def test_a_service_that_refuses_messages_is_slow_and_is_warned_of_once(
     server: Server, connect: Connect, name: str, limit: str
 ) -> None:
-    with playing(SILENT[limit], server, "mute") as url:
-        one, _ = use(url, connect, name, prefix=name)
+    service, *counts = SILENT[limit]
+    with playing(service, server, "mute") as url, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        one, two = use(url, connect, name, prefix=name)
+        with one.lock(f"{name}:another"), pytest.raises(AcquireTimeoutError), two.lock(f"{name}:another", timeout=0.1):
+            pass
         (problem,) = one.check()
         assert "is refused" in problem
+        assert [count_of(f"it refuses {command}", caught) for command in ("PUBLISH", "SUBSCRIBE")] == counts
         verdicts = {check: verdict for check, (verdict, _) in found_by_doctor(url).items()}
         assert Verdict.WRONG in (verdicts.get("PUBLISH"), verdicts.get("Pub/Sub"))
         assert "in scripts" not in verdicts

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 _THEN = {
     "TIME": "relock can't work there, because each script reads the server's clock",
     "INFO": "a restart guard does not notice that a master became a replica, and a master again, on open connections",
+    "PUBLISH": "no release tells a waiter, which looks every 2.5 s",
 }
 
 

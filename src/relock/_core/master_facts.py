@@ -245,7 +245,13 @@ class MasterFacts:
         if words and not isinstance(time, BaseException):  # else a right is missing: the reply to TIME says so
             raise ConfigurationError(f"{self.address}: {refused_in_scripts('TIME', words)}", option="nodes")
         self.refusals = found
-        return self._guard_without_info()
+        words = found and found.get("PUBLISH")
+        unheard = self.without_messages(refused_in_scripts("PUBLISH", words)) if words else []
+        return [*unheard, *self._guard_without_info()]
+
+    def without_messages(self, why: str) -> list[News]:
+        """Warn once, as the server refuses what tells waiters of their turn."""
+        return [] if "waking" in self.problems else self._problem("waking", f"{self.address}: {why}")
 
     @property
     def proof(self) -> bytes:

@@ -33,7 +33,7 @@ from relock._core.call_record import NO_CALL, CallRecord
 from relock._core.clocks import propose_ticket
 from relock._core.effects import Answer, Clock, Effect, Failure, Handed, Leave, Listen, Park, Undo
 from relock._core.flows.accept import accept
-from relock._core.flows.acquire import First, attempt, enqueue_call, take_call
+from relock._core.flows.acquire import HEARTBEAT_SECONDS, First, attempt, enqueue_call, take_call
 from relock._core.flows.release import end_wait, give_back
 from relock._core.lock_spec import TICKET_AT_ONCE, TICKET_PROPOSAL, LockSpec
 from relock._core.patience import Patience, pause_behind
@@ -169,7 +169,7 @@ class _Waiting:
     def _listen(self) -> Generator[Effect, Any, None]:
         """Subscribe to wake-ups; from then on the masters may be asked for a place."""
         wait, spec = self.wait, self.wait.spec
-        until = min(wait.until, wait.clock() + spec.node_timeout)
+        until = min(wait.until, wait.clock() + min(spec.node_timeout, HEARTBEAT_SECONDS))  # then it looks
         self.listening = bool((yield Listen(spec.keys, wait.waiter, until)))
         if len(spec.masters) > 1:
             self.proposed = propose_ticket(wait.propose()) if self.listening else 0

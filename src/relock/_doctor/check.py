@@ -33,7 +33,7 @@ def look_at(master: Master, options: ClientOptions) -> str:
         listener.connect()
         info = try_to_ask(listener, "INFO", "server")
         missing = missing_commands(listener)
-        refused = refusals_in_scripts(listener)
+        refused = refusals_in_scripts(listener, prefix)
         if facts.guard_ms == 0 or facts.by_marker or isinstance(info, Exception):  # scripts then ask for no INFO
             refused.pop("INFO", None)
         # The channel must be no client's own: while this listens, a message there would count as received.

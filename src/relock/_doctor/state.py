@@ -22,7 +22,7 @@ SERVICES = "allow it in this user's ACL; if the service forbids it, see the docu
 
 def look_at_state(raw: RawConnection, found: Examination, prefix: str, masters: int) -> None:
     """Add the findings about one of `masters` masters; the keys of its locks begin with the prefix."""
-    _look_at_commands(raw, found)
+    _look_at_commands(raw, found, prefix)
     _look_at_info(raw, found)
     _look_at_clock(raw, found)
     _look_at_votes(raw, found, prefix, masters)
@@ -31,13 +31,13 @@ def look_at_state(raw: RawConnection, found: Examination, prefix: str, masters: 
     _look_at_listing(raw, found, prefix)
 
 
-def _look_at_commands(raw: RawConnection, found: Examination) -> None:
+def _look_at_commands(raw: RawConnection, found: Examination, prefix: str) -> None:
     missing = missing_commands(raw)
     if missing:
         found.add("commands", Verdict.WRONG, f"it does not know {', '.join(missing)}", ADVICE)
     else:
         found.add("commands", Verdict.OK, "it knows all commands that relock sends")
-    for command, words in refusals_in_scripts(raw).items():
+    for command, words in refusals_in_scripts(raw, prefix).items():
         verdict = Verdict.WRONG if command == "TIME" else Verdict.NOTE
         found.add("in scripts", verdict, refused_in_scripts(command, words), SERVICES)
 

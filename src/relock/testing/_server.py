@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from redis import exceptions as redis_errors
 
-from relock._scripts import load, probe, script_names
+from relock._scripts import load, probe_source, script_names
 from relock.testing._arguments import ReplyError
 from relock.testing._conditions import Conditions
 from relock.testing._master import VirtualMaster
@@ -250,7 +250,7 @@ class Server:
 
 _SCRIPTS = {load(name).sha.encode(): load(name) for name in script_names()}
 _SHAS = {script.source: sha for sha, script in _SCRIPTS.items()}
-_PROBE = probe()[1]
+_PROBE = probe_source()
 _QUARANTINE = load("quarantine").sha.encode()
 _BLUNT = frozenset({load("force_release").sha.encode(), load("force_release").source})
 SCRIPTED = frozenset({b"EVALSHA", b"EVAL"})

@@ -148,6 +148,16 @@ def test_where_info_is_refused_in_scripts_a_guard_does_without_it_and_warns_once
     assert "it refuses INFO in scripts" in unguarded.problems["scripts"], "the guard is another client's"
 
 
+def test_a_server_that_refuses_messages_is_warned_of_once() -> None:
+    """One reason why no waiter is told is enough."""
+    facts, refused = make(), [b"PUBLISH", b"NOPERM no"]
+    (problem,) = facts.tried_in_scripts(refused, [b"1", b"2"])
+    assert isinstance(problem, Problem)
+    assert "a: it refuses PUBLISH in scripts (NOPERM no)" in problem.text
+    assert facts.problems == {"waking": problem.text}
+    assert facts.tried_in_scripts(refused, [b"1", b"2"]) == facts.without_messages("it refuses SUBSCRIBE") == []
+
+
 @pytest.mark.parametrize(
     ("said", "words"), [([REFUSED] * 3, "it refuses INFO"), ([b"run_id:", *INFO[1:]], "INFO names no run_id")]
 )

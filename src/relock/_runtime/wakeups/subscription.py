@@ -17,6 +17,7 @@ from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.master import Master
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.credentials import Words
+from relock._runtime.net.failures import words_of
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 PING_SECONDS = 2.5
 PING = b"*1\r\n$4\r\nPING\r\n"
 RECONNECT_SECONDS_MIN = 0.02
+UNHEARD = "no waiter is told of its turn, and each looks by itself"
 RECONNECT_SECONDS_MAX = 1.0
 BELIEVED_SECONDS = 1.0  # for this long, a new subscription is not given up because of messages from other servers
 STRANGERS_MAX = 64  # incarnations of other servers that are remembered
@@ -159,6 +161,9 @@ class Subscription(ABC):
         replies = self._first_replies(channel, len(naming) + len(questions) + 1)[len(naming) :]
         incarnation = opener.introduce(replies[: len(questions)])
         confirmation, *messages = replies[len(questions) :]
+        if isinstance(confirmation, redis_errors.ResponseError):
+            opener.act(opener.facts.without_messages(f"it refuses SUBSCRIBE ({words_of(confirmation)}): {UNHEARD}"))
+            raise confirmation
         if confirmation[0] != b"subscribe":
             raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {confirmation[0]!r}")
         return Subscribed(raw, channel, incarnation, messages, login)
