@@ -23,5 +23,8 @@ local lock = KEYS[1]
 local client = ARGV[1]
 local message = ARGV[2]
 
-local heard = tell(string.match(lock, '^([^{]*:){'), client, message)
+local prefix, name = string.match(lock, '^([^{]*:){(.*)}')
+local uuid -- of no waiter: on a Cluster, the client hears this on its own channel
+--#include channel_of
+local heard = tell(prefix, name, client, message)
 return { 'told', now_us, publish_counts and heard or -1 }

@@ -42,7 +42,10 @@ local function tell_first(lock, queue, waiters, me, message)
       has_long = true
       return nil
     end
-    return string.match(waiter, '^([!-9;-}]+):([!-9;-}]+)$') -- printable, no blanks; a name with `~` is a hold's
+    -- Printable, no blanks; a name with `~` is a hold's.
+    local client, uuid = string.match(waiter, '^([!-9;-}]+):([!-9;-}]+)$')
+    --#include channel_of
+    return client, uuid
   end
   local prefix, name = string.match(lock, '^([^{]*:){(.*)}') -- a semaphore's key goes on behind it
   local head = on_own('ZRANGE', queue, 0, 0, 'WITHSCORES')
@@ -51,7 +54,7 @@ local function tell_first(lock, queue, waiters, me, message)
   end
   local client, uuid = parts_of(head[1])
   if client and publish_counts then
-    if tell(prefix, client, message(uuid, name, head[1], head[2])) > 0 then
+    if tell(prefix, name, client, message(uuid, name, head[1], head[2])) > 0 then
       return head[1] -- the usual case ends here, before it pays for the functions below
     end
   end
@@ -87,12 +90,12 @@ local function tell_first(lock, queue, waiters, me, message)
     local asked, askers, found = {}, {}, {}
     for i = 1, #names do
       local client = parts_of(names[i])
-      if client then
+      if client and publish_counts then
         asked[#asked + 1] = client
         askers[#asked] = names[i]
       end
     end
-    local counts = count_listeners(prefix, asked)
+    local counts = count_listeners(prefix, name, asked)
     for i = 1, #asked do
       found[askers[i]] = counts[i] == 0
     end
@@ -111,7 +114,7 @@ local function tell_first(lock, queue, waiters, me, message)
       if not client then
         client, uuid = parts_of(waiter)
         if client and not deaf[client] and (publish_counts or has_deadline(waiter)) then
-          local heard = tell(prefix, client, message(uuid, name, waiter))
+          local heard = tell(prefix, name, client, message(uuid, name, waiter))
           if heard > 0 or (not publish_counts and has_deadline(waiter)) then
             return true, waiter
           end

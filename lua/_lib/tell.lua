@@ -2,8 +2,7 @@
 -- name of a channel, comes from here.
 --
 -- Each client listens on one channel. PUBLISH returns how many clients received a message.
--- On a cluster it counts the subscribers of one node only, so there the next line of code is
--- sent with false.
+-- On a Cluster, tell_on_cluster takes the place of this fragment, with the same pieces.
 --
 -- A server may refuse a message, because this user lacks the right to the command or the
 -- channel, or because the server has no PUBLISH. A hold must end even then, so a refusal is
@@ -17,7 +16,7 @@ local publish_counts = true
 --#end
 
 -- Returns how many listen to the channel of each of these clients; an empty table if the server refuses to say.
-local function count_listeners(prefix, clients)
+local function count_listeners(prefix, _, clients)
   local channels, counts = {}, {}
   for i = 1, #clients do
     channels[i] = prefix .. 'client:' .. clients[i]
@@ -31,9 +30,9 @@ end
 
 -- Returns how many clients have received the message; 0 if the server refuses it. Without a
 -- message, returns how many would.
-local function tell(prefix, client, message)
+local function tell(prefix, name, client, message)
   if not message and publish_counts then
-    local listeners = count_listeners(prefix, { client })[1]
+    local listeners = count_listeners(prefix, name, { client })[1]
     publish_counts = listeners ~= nil
     return listeners or 0
   elseif not message then

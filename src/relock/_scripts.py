@@ -16,12 +16,13 @@ checkout use the top-level folder.
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from operator import call as apply
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from attrs import evolve, field, frozen
@@ -38,8 +39,8 @@ REST = "..."
 # Parts of the beginning of a command; the lock's key stands between each two of them.
 Frame = tuple[bytes, ...]
 
-# The line of `lua/_lib/tell.lua` that differs in the scripts of a Cluster.
-_COUNTS, _COUNTS_NOT = b"local publish_counts = true\n", b"local publish_counts = false\n"
+# Fragments of a Cluster's scripts, in place of others.
+_ON_CLUSTER = {name: f"{name}_on_cluster" for name in ("tell", "channel_of")}
 
 _INCLUDE = re.compile(r"^ *--#include (\w+)(?: (\w+))?$", re.MULTILINE)
 _PIECE = re.compile(r"^ *--#piece (\w+)\n(.*?)\n *--#end$", re.MULTILINE | re.DOTALL)
@@ -75,6 +76,7 @@ class Script:
     in_words: frozenset[bytes]
     header: dict[str, tuple[str, ...]]
     source: bytes
+    cluster_source: bytes
     sha: str
     frames: Cache[int | tuple[int, str], Frame] = field(factory=Cache, init=False)
 
@@ -136,12 +138,10 @@ class Script:
         return not {"granted", "extended", "healed"}.isdisjoint(self.statuses)
 
     @cached_property
-    def uncounted(self) -> "Script":
-        """Script for a server whose PUBLISH does not count all listeners: it skips no waiter for not listening."""
-        source = self.source.replace(_COUNTS, _COUNTS_NOT)
-        if source == self.source:
-            return self
-        return evolve(self, source=source, sha=_sha(source))
+    def on_cluster(self) -> "Script":
+        """Script for a Cluster: see ``lua/_lib/tell_on_cluster.lua``. The same script, if it sends no messages."""
+        source = self.cluster_source
+        return self if source == self.source else evolve(self, source=source, sha=_sha(source))
 
     @cached_property
     def connection_argument_count(self) -> int:
@@ -312,6 +312,7 @@ def load(name: str, folder: Traversable | None = None) -> Script:
     folder = folder or find_folder()
     purpose, sections, body = _split(_read(folder / f"{name}.lua"))
     source = _expand(folder, body).encode()
+    on_cluster = _expand(folder, body, _ON_CLUSTER).encode()
     statuses, in_words = _statuses(sections["RETURNS"])
     return Script(
         name=name,
@@ -322,6 +323,7 @@ def load(name: str, folder: Traversable | None = None) -> Script:
         in_words=in_words,
         header=sections,
         source=source,
+        cluster_source=on_cluster,
         sha=_sha(source),
     )
 
@@ -375,9 +377,13 @@ def _parameters(lines: Sequence[str]) -> tuple[Parameter, ...]:
     return tuple([Parameter(*line.split(None, 2)) for line in lines])
 
 
-def _expand(folder: Traversable, text: str) -> str:
-    """Return the text with its fragments, and theirs, put in."""
-    return _INCLUDE.sub(lambda match: _expand(folder, _fragment(folder, match[1], match[2])), text)
+def _expand(folder: Traversable, text: str, others: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the text with its fragments, and theirs, put in; `others` names fragments that replace some of them."""
+
+    def put_in(match: re.Match[str]) -> str:
+        return _expand(folder, _fragment(folder, others.get(match[1], match[1]), match[2]), others)
+
+    return _INCLUDE.sub(put_in, text)
 
 
 def _fragment(folder: Traversable, name: str, piece: str | None = None) -> str:

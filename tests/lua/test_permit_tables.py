@@ -522,7 +522,7 @@ def test_a_release_gives_nothing_where_its_slot_is_taken_or_too_many_are_used(ma
 
 
 def test_a_release_only_wakes_where_nobody_counts_who_listens(master: Master) -> None:
-    master.is_uncounted = True
+    master.is_on_cluster = True
     master.hold(RELEASER, 0)
     master.wait(TAKES)
     master.listen("you")

@@ -830,7 +830,7 @@ def test_a_master_with_a_vote_gives_and_takes_the_larger_guard(real: Master, nam
 
 
 def test_where_nobody_counts_who_listens_a_writer_with_a_deadline_keeps_readers_out(master: Master) -> None:
-    master.is_uncounted = True
+    master.is_on_cluster = True
     master.read(RELEASER, THEY)
     master.wait(TAKES, YOU)
     master.listen("you")

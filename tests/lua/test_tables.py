@@ -392,8 +392,8 @@ def test_release_only_wakes_where_nobody_counts_who_listens(master: Master, monk
     master.redis.zadd(KEYS.queue, {GRANTEE: 1})
     master.redis.zadd(KEYS.waiters, {GRANTEE: FAR})
     master.listen("you")
-    uncounted = load("release").uncounted
-    monkeypatch.setitem(globals(), "load", lambda _: uncounted)
+    on_cluster = load("release").on_cluster
+    monkeypatch.setitem(globals(), "load", lambda _: on_cluster)
     assert release(master, HOLDER)[0] == b"released"
     assert master.holder() == {}
     assert master.told() == [b"wake 1@3000 a"]
@@ -1376,9 +1376,9 @@ def queue_up(master: Master, names: Iterable[bytes], *, deadline_ms: int | None 
         master.redis.zadd(KEYS.waiters, dict.fromkeys(placed, master.now_us() // 1000 + deadline_ms))
 
 
-def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the scripts for a Cluster from now on, whose PUBLISH counts one node's listeners."""
-    originals = {name: load(name).uncounted for name in script_names()}
+    originals = {name: load(name).on_cluster for name in script_names()}
     monkeypatch.setitem(globals(), "load", originals.__getitem__)
 
 
@@ -1388,7 +1388,7 @@ def test_what_is_no_waiters_name_goes_and_holds_up_nobody(
     master: Master, monkeypatch: pytest.MonkeyPatch, deadline_ms: int | None, counted: bool
 ) -> None:
     if not counted:
-        uncounted(monkeypatch)
+        on_cluster(monkeypatch)
     for client in ("you", "y~u", ""):  # listeners do not help an entry that is no waiter's name
         master.listen(client)
     queue_up(master, STRANGERS, deadline_ms=deadline_ms)
@@ -1431,7 +1431,7 @@ def test_a_waiter_without_a_deadline_goes_unless_it_listens(master: Master) -> N
 def test_where_nobody_counts_who_listens_who_has_no_deadline_goes(
     master: Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uncounted(monkeypatch)
+    on_cluster(monkeypatch)
     queue_up(master, [b"nobody:1"], deadline_ms=None)
     queue_up(master, [YOU], ticket=2)
     master.listen("nobody")

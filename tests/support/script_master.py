@@ -108,12 +108,12 @@ class LeasedMaster(ScriptMaster):
 
     Attributes:
         DEFAULTS: usual arguments of the scripts.
-        is_uncounted: the scripts are those for a Cluster, where no listeners are counted.
+        is_on_cluster: the scripts are those for a Cluster, where no listeners are counted.
     """
 
     DEFAULTS: ClassVar[dict[str, Any]]
 
-    is_uncounted: bool = False
+    is_on_cluster: bool = False
 
     def hold(self, owner: bytes, value: int = 0, left_ms: int = LEASE_MS) -> None:
         """Put a hold there, and how long (ms) its lease runs from now on."""
@@ -135,7 +135,7 @@ class LeasedMaster(ScriptMaster):
 
     def call_script(self, name: str, *rest: Any, guarded: bool = False, **arguments: Any) -> list[Any]:
         script = load(name)
-        script = script.uncounted if self.is_uncounted else script
+        script = script.on_cluster if self.is_on_cluster else script
         found = self.run(script, {**self.DEFAULTS, **arguments}, rest, guarded=guarded)
         assert script.shapes[found[0]] == [*map(type, found)]
         return found

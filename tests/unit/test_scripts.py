@@ -247,13 +247,14 @@ def test_one_fragment_alone_sends_messages_and_names_channels(word: str) -> None
     for path in Path(str(find_folder())).rglob("*.lua"):
         if re.search(word, re.sub(r"--.*", "", path.read_text()), re.IGNORECASE):
             using.add(path.stem)
-    assert using - {"probe"} == {"tell"}, "the probe only tries if a message is refused"
+    assert using - {"probe"} == {"tell", "tell_on_cluster"}, "the probe only tries if a message is refused"
 
 
-def test_no_script_fails_because_a_message_is_refused() -> None:
-    code = re.sub(r"--.*", "", (find_folder() / "_lib" / "tell.lua").read_text())
+@pytest.mark.parametrize(("fragment", "count"), [("tell", 2), ("tell_on_cluster", 3)])
+def test_no_script_fails_because_a_message_is_refused(fragment: str, count: int) -> None:
+    code = re.sub(r"--.*", "", (find_folder() / "_lib" / f"{fragment}.lua").read_text())
     assert "redis.call" not in code
-    assert code.count("redis.pcall") == 2
+    assert code.count("redis.pcall") == count
 
 
 TELLS = re.compile(r"\b(?:hand_usual|tell_first|hand_over|hand_permit|pass_on|wake_\w+)\b")

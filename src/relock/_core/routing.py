@@ -39,7 +39,7 @@ class Routed(Sequence[Reply | Failure], Generic[N]):
         sent_on: Callable[[N, Failure], tuple[N, bool] | None],
     ) -> None:
         self._until, self._ends = asked.until, asked.ends
-        self._calls = [call._replace(script=call.script.uncounted) for call in asked.calls]
+        self._calls = [call._replace(script=call.script.on_cluster) for call in asked.calls]
         self._answers: list[tuple[list[Answer], int]] = []  # for each call, a round's answers, and which of them
         self._next: defaultdict[tuple[N, bool], list[int]] = defaultdict(list)  # by the node, and if it is for ``ASK``
         self._asked: list[tuple[N, Round, list[int]]] = []  # the last parts, and which calls these are

@@ -130,5 +130,5 @@ def test_the_calls_pass_no_waiter_over_and_end_what_they_are_to_end() -> None:
     """A node's PUBLISH does not count the listeners on other nodes."""
     call = load("release").call(lock_keys("lock", "at a"), owner=b"me:1", fence=0, token_ms=0, hand=1)
     (part,) = Routed(Ask((call,), UNTIL, ends=True), node_of, sent_on).parts(0.0)
-    assert part.round.script is call.script.uncounted is not call.script
+    assert part.round.script is call.script.on_cluster is not call.script
     assert part.round.ends

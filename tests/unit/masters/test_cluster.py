@@ -98,15 +98,16 @@ def test_all_keys_of_a_lock_are_in_one_slot(name: str) -> None:
     assert {slot_of(type("Keys", (), {"lock": key})()) for key in others} == {slot_of(keys)}
 
 
-def test_only_scripts_that_wake_differ_for_a_cluster_and_only_in_one_word() -> None:
+def test_only_scripts_that_wake_differ_for_a_cluster() -> None:
     for name in script_names():
         script = load(name)
         wakes = not any("none" in line for line in script.header["PUBLISHES"])
-        assert (script.uncounted is not script) == wakes, name
+        assert (script.on_cluster is not script) == wakes, name
         if wakes:
-            assert script.uncounted.source.replace(b"publish_counts = false", b"publish_counts = true") == script.source
-            assert script.uncounted.sha != script.sha
-            assert script.uncounted.statuses == script.statuses
+            assert b"'SPUBLISH'" in script.on_cluster.source
+            assert b"'SPUBLISH'" not in script.source
+            assert script.on_cluster.sha != script.sha
+            assert script.on_cluster.statuses == script.statuses
 
 
 @pytest.mark.parametrize(
@@ -242,7 +243,7 @@ def test_the_usual_call_goes_straight_to_the_node_that_serves_its_lock(why: str,
         straight = Straight(answers)  # type: ignore[arg-type]
         straight.learn()
         assert straight.ask() is answers
-        assert [request.script for request in straight.sent] == [load("release").uncounted]
+        assert [request.script for request in straight.sent] == [load("release").on_cluster]
     straight.learn()
     assert straight.cluster.sent_on(straight.first, Failure("a", why)) is None
     assert straight.cluster._stale == is_stale

@@ -156,7 +156,7 @@ class Cluster(Master, Panel[Master]):
         shard = self._slots[slot_of(keys)] if self.knows_way else None
         if shard is None:
             return None
-        request = request._replace(script=request.script.uncounted)
+        request = request._replace(script=request.script.on_cluster)
         answers = shard.pool.exchange(request, keys, owner, sent_at, until)
         failure = answers and answers[0][0]
         return None if isinstance(failure, Failure) and self.sent_on(shard, failure) else answers
