@@ -171,6 +171,11 @@ def client_channel(prefix: str, client: str) -> str:
     return f"{prefix}:client:{client}"
 
 
+def name_channel(prefix: str, name: str, client: str) -> str:
+    """Return the sharded channel of a Cluster on which one client's waiters for this name are woken."""
+    return f"{prefix}:{{{name}}}:client:{client}"
+
+
 def scan_pattern(prefix: str, pattern: str) -> str:
     """Return the glob for the keys of all locks and semaphores whose names match `pattern`, their queues included.
 

@@ -25,8 +25,9 @@ _READABLE_LENGTH_MAX = 64
 LATCH_MARK = b"!"  # ends the name of a waiter at a latch
 READ_MARK = b"&"  # ends the name of a reader, before the name of its own hold for writing, if any
 _MADE = re.compile(
-    r"(?:(.+)-([0-9]+)|(.+))-[0-9a-f]{16}(?:\.[0-9]+)?:(?:([A-Za-z0-9_.-]*)\.)?[0-9a-f]{16}(?:[@~&#!].*)?"
+    r"(?:(.+)-([0-9]+)|(.+))-[0-9a-f]{16}(?:\.[0-9]+)?:\$?(?:([A-Za-z0-9_.-]*)\.)?[0-9a-f]{16}(?:[@~&#!].*)?"
 )
+SHARD_MARK = b"$"  # begins the uuid of a waiter that listens on the channel of its name: see `name_channel`
 _STEM = re.compile(rb"[@~&#]")  # what may follow the part of a name that its client has made
 
 

@@ -14,6 +14,7 @@ from relock._core.effects import Failure
 from relock._core.flows.ask import nth_of_each
 from relock._errors import QuorumError
 from relock._holding import check_answered
+from relock._keys import lock_keys
 from relock._runtime.background.chase import Key, Round, is_answered, send
 from relock._runtime.session.reports import Reports
 from relock._runtime.session.session import Session
@@ -54,7 +55,7 @@ def find_rings(session: Session, name: str) -> Found:
     listener, asker = _Listener(session), f"{session.client_id}.0"  # loops count from 1
     hub = ThreadHub(asker, session.prefix, session.masters, session.platform, listener)
     try:
-        hub.listen(session.clock() + session.node_timeout)
+        hub.listen(lock_keys(session.prefix, name), session.clock() + session.node_timeout)
         return ask_twice(session, asker.encode(), name, listener.answers)
     finally:
         hub.stop()

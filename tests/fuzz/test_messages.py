@@ -14,6 +14,7 @@ from support.servers import Server
 from support.until import until
 
 from relock import Client
+from relock._keys import lock_keys
 
 LEASE_SECONDS = 30.0  # a waiter without a message looks again only after that time
 NAME = "fuzz"
@@ -100,4 +101,4 @@ def test_what_is_no_message_costs_a_connection_at_most(
     proxy.faults.clear()
     proxy.forge_reply(is_subscribe, lambda reply: data if instead else reply + data, close=close)
     with without_complaint(), waiting(proxy.url, server) as client:
-        until(lambda: client._session.hub.listen(0.0), within=20, what="the client listens")
+        until(lambda: client._session.hub.listen(lock_keys("lock", NAME), 0.0), within=20, what="the client listens")

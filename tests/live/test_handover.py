@@ -18,6 +18,7 @@ from relock._runtime.machine import Machine
 from relock._runtime.session import closing
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups import hub
+from relock._runtime.wakeups.subscription import ThreadSubscription
 from relock._runtime.wakeups.waiter import Waiter
 
 pytestmark = pytest.mark.every_quorum
@@ -172,9 +173,9 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
             lock.release()
         return leave_queues(session, waiters)
 
-    def come_late(master: int, payload: bytes) -> None:
+    def come_late(subscription: ThreadSubscription, payload: bytes) -> None:
         assert is_left_and_waits.wait(10)
-        message(master, payload)
+        message(subscription, payload)
 
     monkeypatch.setattr(closing, "GRANTEES_SECONDS", 20.0)  # however late the message is here
     session.platform = Waits()

@@ -11,6 +11,7 @@ from support.masters import Deployment
 from support.until import until
 
 from relock import Client, Lock
+from relock._runtime.wakeups.subscription import ThreadSubscription
 from relock._runtime.wakeups.waiter import Waiter
 
 pytestmark = pytest.mark.every_quorum
@@ -114,9 +115,9 @@ def test_a_leader_hears_its_own_message(
     own, _ = held
     readers, message = list[int](), client._session.hub.message
 
-    def note(master: int, payload: bytes) -> None:
+    def note(subscription: ThreadSubscription, payload: bytes) -> None:
         readers.append(threading.get_ident())
-        message(master, payload)
+        message(subscription, payload)
 
     monkeypatch.setattr(client._session.hub, "message", note)
     once_it_leads(client, own, own.release)

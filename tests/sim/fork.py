@@ -71,7 +71,7 @@ def _hub(hub: AnyHub, child: Process) -> AnyHub:
     own = copy(hub)
     own.waiters = dict(hub.waiters)
     own.shared = SharedSubscriptions(VirtualPlatform(child))
-    own.subscriptions = tuple(_subscription(one, own.shared, child) for one in hub.subscriptions)
+    own.subscriptions = [_subscription(one, own.shared, child) for one in hub.subscriptions]
     return own
 
 

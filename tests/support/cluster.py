@@ -134,6 +134,12 @@ class ClusterOfServers:
             server.close()
 
 
+def knows_sharded_channels(cluster: ClusterOfServers) -> bool:
+    """Return whether the servers know sharded channels: Redis from 7.0, and every Valkey."""
+    with cluster.members[0].client() as client:
+        return int(str(client.info("server")["redis_version"]).split(".")[0]) >= 7
+
+
 def slot_of(name: str) -> int:
     """Return the slot of a lock's keys."""
     return key_slot(f"lock:{{{name}}}".encode())

@@ -42,6 +42,7 @@ class Line(Connection):
 class FakeMaster:
     """A master whose connections lead to the test."""
 
+    is_cluster = False
     index = 0
     address = "a"
     vote_at = 0.0

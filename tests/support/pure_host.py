@@ -67,6 +67,7 @@ class PureHost(Host):
         self.events: list[Event] = []
         self.waiters: dict[bytes, object] = {}
         self.serials = itertools.count(1)
+        self.awaits_kind = False
         self.names: Iterator[bytes] = (b"me:%d" % serial for serial in self.serials)
         self.logs_events = lambda: True
         everything: Any = self

@@ -15,6 +15,7 @@ CLIENT, UUID = "3245ee6291fec007", "da07fa4700000001"
         (f"web-4711-{CLIENT}.12:{UUID}#0/4@3000", "process 4711 on web"),
         (f"web-4711-{CLIENT}:{UUID}&", "process 4711 on web"),
         (f"web-4711-{CLIENT}:{UUID}@3000~1832f72900000001.1795793429253477", "process 4711 on web"),
+        (f"web-4711-{CLIENT}:$job.{UUID}@3000", "process 4711 on web, owner='job'"),
         (f"billing-{CLIENT}:{UUID}", "client billing"),
         ("550e8400-e29b-11d4-a716-446655440000:31", "550e8400-e29b-11d4-a716-446655440000:31"),
         ("", ""),

@@ -15,7 +15,7 @@ from functools import partial
 from relock._core.book import HoldKey, lost_error
 from relock._core.call_record import GIVE_WAY_SECONDS, CallFlow, CallRecord, Enter
 from relock._core.deadlocks import check_ring
-from relock._core.effects import Answer, Exchange, Failure, Handed, Listen
+from relock._core.effects import Answer, Ask, Exchange, Failure, Handed, Listen
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
 from relock._core.flows.acquire import First
@@ -105,6 +105,8 @@ class Calls:
             yield from self._nest(record, hold, spec.options, count)
             outcome = None
         else:
+            if self._hub.awaits_kind:
+                yield Ask((), host.clock() + spec.node_timeout)  # looks which nodes there are, and what they know
             is_plain = not (spec.is_shared or host.holds.had_readers)
             beside, failed = ALONE if is_plain else (yield from beside_own(host, spec, who))
             outcome = failed or (yield from self._take(record, spec, who, until, count=count, beside=beside))

@@ -65,9 +65,11 @@ class WaiterRegister(Waiters, Protocol):
     """Hub, as calls see it: the callers that wait.
 
     Attributes:
+        awaits_kind: True until a Cluster has shown which channels it knows: the names of waiters say so.
         names: yields a new ``<client>:<uuid>`` for each hold to come.
     """
 
+    awaits_kind: bool
     names: Iterator[bytes]
 
     @property

@@ -114,7 +114,7 @@ class Driver(Host):
         if self.closed:
             self.check_open()  # after `close`, no subscription may be made
         self.hub.register(listen.owner, listen.keys)
-        return self.hub.listen(listen.until)
+        return self.hub.listen(listen.keys, listen.until)
 
     def _park(self, park: Park) -> list[Handed]:
         waiter = self.hub.waiters.get(park.owner) or self.hub.register(park.owner, park.keys)

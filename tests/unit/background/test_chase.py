@@ -161,7 +161,7 @@ class Client:
 
     def add_hub(self, name: str) -> None:
         """Add a hub, as for an event loop."""
-        hub: Any = SimpleNamespace(client=name, waiters={}, is_attended=False)
+        hub: Any = SimpleNamespace(client=name, waiters={}, is_attended=False, channels=None)
         self.hubs.add(hub)
         self.names.append(name)
 

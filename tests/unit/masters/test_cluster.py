@@ -8,10 +8,12 @@ from support.listener import NewsListener
 
 from relock import Client, ConfigurationError
 from relock._core.effects import Answer, Failure
+from relock._core.hold import FOREVER
 from relock._core.master_facts import Down, InDoubt, Moved, Problem, Seen, Stepped
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import THREADS
+from relock._runtime.masters import cluster
 from relock._runtime.masters.cluster import Cluster
 from relock._runtime.net.credentials import Credentials
 from relock._runtime.net.failures import failure_of, words_of
@@ -166,12 +168,13 @@ def test_what_no_node_says_is_an_error_of_its_connection(reply: Any) -> None:
 
 
 def test_news_of_a_node_are_summed_up_and_passed_on_where_they_concern_a_session() -> None:
-    """A step may have ended any hold early, so it is the cluster's; which server a node is does not matter."""
+    """A step may have ended any hold early, and a subscription may lead to any node: such news are the cluster's."""
     listener, (node,) = NewsListener(), parse_nodes("redis+cluster://a:1")
     cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, listener)
     shard = cluster.shard_at("b", 2)
     shard.act([Moved(), Seen(), InDoubt(), Down("reset"), Stepped(5.0, 7), Problem("it may evict")])
     assert listener.heard == [
+        (cluster.facts, Moved()),
         (cluster.facts, Seen()),
         (shard.facts, Down("reset")),
         (cluster.facts, Stepped(5.0, 7)),
@@ -209,6 +212,7 @@ class Straight:
     def __init__(self, answers: list[Answer] | None) -> None:
         (node,) = parse_nodes("redis+cluster://127.0.0.1:7001")
         self.cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, NewsListener())
+        self.cluster.is_sharded = False  # nothing is asked
         self.first = self.cluster.shard_at("127.0.0.1", 7001)
         self.sent: list[Prepared] = []
         self.first.pool.exchange = self._answer  # type: ignore[method-assign,assignment]
@@ -219,7 +223,7 @@ class Straight:
         return self._answers
 
     def learn(self) -> None:
-        self.cluster._take([Range(0, SLOTS - 1, "127.0.0.1", 7001)], self.first.opener.node)
+        self.cluster._take([Range(0, SLOTS - 1, "127.0.0.1", 7001)], self.first.opener.node, FOREVER)
         self.cluster._stale = False
 
     def ask(self) -> Any:
@@ -247,6 +251,40 @@ def test_the_usual_call_goes_straight_to_the_node_that_serves_its_lock(why: str,
     straight.learn()
     assert straight.cluster.sent_on(straight.first, Failure("a", why)) is None
     assert straight.cluster._stale == is_stale
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        ((True, True), True),
+        ((True, False), False),  # of mixed versions, the older one counts
+        ((False, True), False),
+        ((OSError(), True), True),  # a node that is down at this moment is left out
+        ((True, OSError()), True),
+        ((OSError(), OSError()), None),  # nothing is known: the next look asks again
+    ],
+)
+def test_which_channels_a_cluster_knows(
+    monkeypatch: pytest.MonkeyPatch, answers: tuple[bool | OSError, ...], kind: bool | None
+) -> None:
+    session = Client("redis+cluster://a")._session
+    (master,), left = cast("list[Cluster]", session.masters), [*answers]
+
+    def knows(*_: Any) -> bool:
+        answer = left.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(cluster, "knows_shard_channels", knows)
+    assert session.hub.awaits_kind
+    half = SLOTS // 2
+    node = master.opener.node
+    master._take([Range(0, half, "b", 1), Range(half + 1, SLOTS - 1, "b", 2)], node, FOREVER)
+    assert master.is_sharded is kind
+    assert (session.hub.awaits_kind, session.hub.has_channels) == (kind is None, bool(kind))
+    assert (b":$" in next(session.hub.names)) == bool(kind), "the name says where a waiter listens"
+    assert (b":$job." in session.hub.new_name("job")) == bool(kind)
 
 
 def test_a_call_does_not_go_straight_while_nodes_must_be_asked_for_their_slots() -> None:

@@ -361,10 +361,10 @@ def _play(call: Deed, said: Callable[[Scene], list[Any]], guard: float, way: str
     warm.acquire()
     warm.release()
     scene.waiters, scene.subscription = session.hub.waiters, session.hub.subscriptions[0]
-    scene.hear = session.hub.message
+    scene.hear = lambda master, payload: session.hub.message(session.hub.subscriptions[master], payload)
     if call is queue:
         session.waited_at = scene.now
-        session.hub.listen(scene.now)
+        session.hub.listen(made.lock._spec.keys, scene.now)
         session.hub.subscriptions[0].is_confirmed = True
         session.hub.subscriptions[0]._incarnation = session.masters[0].facts.incarnation
     for _ in range(LEVELS_BEFORE.get(call, 0)):

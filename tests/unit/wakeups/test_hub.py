@@ -30,6 +30,7 @@ GRANT = b"grant 1@3000 ab.7 200 100 3000 run:repl a b"
 class FakeMaster:
     """A master that knows when it granted a hold."""
 
+    is_cluster = False
     index = 1
     node_timeout = 1.0
     vote_at = 0.0
@@ -91,7 +92,7 @@ def hub(told: Told) -> ThreadHub:
 
 def test_a_grant_goes_to_its_waiter_with_the_time_at_which_it_was_made(hub: ThreadHub, told: Told) -> None:
     waiter = hub.register(WAITER, KEYS)
-    hub.message(1, GRANT)
+    hub.message(hub.subscriptions[1], GRANT)
     assert waiter.handed == [Handed(1, b"me:1@3000~ab.7", 200, 100, 3.0, 100 / 1e6)]
     assert waiter.wakes.get_nowait() == 1
     assert told.unclaimed_holds == []
@@ -101,7 +102,7 @@ def test_questions_and_answers_of_other_clients_reach_the_listener_as_they_are(h
     waiter = hub.register(WAITER, KEYS)
     messages = [b"ask you you.1 me:1", b"wait me.1 you:1 you:2 7 11 a b", b"ask ", b"wait \xff\n"]
     for message in messages:
-        hub.message(0, message)
+        hub.message(hub.subscriptions[0], message)
     assert told.questions == messages
     assert waiter.wakes.empty(), "no waiter looks because of them"
 
@@ -112,7 +113,7 @@ def test_questions_and_answers_of_other_clients_reach_the_listener_as_they_are(h
 )
 def test_a_word_that_this_version_does_not_know_is_ignored(hub: ThreadHub, told: Told, message: bytes) -> None:
     waiter = hub.register(WAITER, KEYS)
-    hub.message(0, message)
+    hub.message(hub.subscriptions[0], message)
     assert (told.questions, told.passed, told.unclaimed_holds, waiter.handed) == ([], [], [], [])
     assert waiter.wakes.empty()
 
@@ -121,13 +122,22 @@ def test_a_grant_of_another_incarnation_than_that_of_the_subscriptions_socket_ha
     """Replicas pass on their master's messages; such a grant gives nothing to a client that listens there."""
     waiter = hub.register(WAITER, KEYS)
     hub.subscriptions[1]._incarnation = b"replica:repl"
-    hub.message(1, GRANT)
+    hub.message(hub.subscriptions[1], GRANT)
+    assert [grant.begins for grant in waiter.handed] == [NEVER]
+
+
+def test_a_grant_over_another_subscription_than_that_of_the_lock_s_node_has_no_time(hub: ThreadHub) -> None:
+    """A slot of a Cluster may have moved: then the calls go elsewhere, and the grant is not to be found there."""
+    waiter, current = hub.register(WAITER, KEYS), hub.subscriptions[1]
+    channels: Any = SimpleNamespace(is_current=lambda keys, subscription: (keys, subscription) != (KEYS, current))
+    hub.channels = channels
+    hub.message(current, GRANT)
     assert [grant.begins for grant in waiter.handed] == [NEVER]
 
 
 def test_a_grant_of_an_incarnation_that_is_not_known_has_no_time(hub: ThreadHub) -> None:
     waiter = hub.register(WAITER, KEYS)
-    hub.message(1, GRANT.replace(b"run:repl", b"-"))
+    hub.message(hub.subscriptions[1], GRANT.replace(b"run:repl", b"-"))
     assert [grant.begins for grant in waiter.handed] == [NEVER]
 
 
@@ -135,7 +145,7 @@ def test_a_grant_of_a_master_without_a_vote_has_no_time(hub: ThreadHub) -> None:
     waiter = hub.register(WAITER, KEYS)
     FakeMaster.vote_at, before = NOW + 1, FakeMaster.vote_at
     try:
-        hub.message(1, GRANT)
+        hub.message(hub.subscriptions[1], GRANT)
     finally:
         FakeMaster.vote_at = before
     assert [grant.begins for grant in waiter.handed] == [NEVER]
@@ -146,26 +156,26 @@ def test_a_grant_from_before_a_step_that_was_seen_since_has_no_time(
 ) -> None:
     """The grant may wait here for those of other masters, and its lease may have moved meanwhile."""
     waiter = hub.register(WAITER, KEYS)
-    hub.message(1, GRANT)
+    hub.message(hub.subscriptions[1], GRANT)
     assert [grant.begins for grant in hub.handed_to(waiter)] == [100 / 1e6]
     monkeypatch.setattr(FakeMaster, "trusted_from", NOW + 0.01)
     assert [grant.begins for grant in hub.handed_to(waiter)] == [NEVER]
 
 
 def test_a_grant_for_a_waiter_that_has_left_is_given_back(hub: ThreadHub, told: Told) -> None:
-    hub.message(1, GRANT)
+    hub.message(hub.subscriptions[1], GRANT)
     assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
 
 
 def test_a_waiter_that_leaves_gives_back_all_grants_but_the_one_that_it_took(hub: ThreadHub, told: Told) -> None:
     hub.register(WAITER, KEYS)
-    hub.message(0, GRANT)
-    hub.message(1, GRANT.replace(b"ab.7", b"cd.7"))
+    hub.message(hub.subscriptions[0], GRANT)
+    hub.message(hub.subscriptions[1], GRANT.replace(b"ab.7", b"cd.7"))
     hub.forget(WAITER, served=_hold(b"me:1@3000~cd.7"))
     assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
-    hub.message(0, GRANT.replace(b"ab.7", b"cd.7"))
+    hub.message(hub.subscriptions[0], GRANT.replace(b"ab.7", b"cd.7"))
     assert told.unclaimed_holds[1:] == [], "a slower master's grant of the same hold is not given back"
-    hub.message(0, GRANT)
+    hub.message(hub.subscriptions[0], GRANT)
     assert told.unclaimed_holds[1:] == [(KEYS, b"me:1@3000~ab.7")]
 
 
@@ -173,7 +183,7 @@ def test_an_interrupt_loses_nothing_that_is_to_be_given_back(
     hub: ThreadHub, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.register(WAITER, KEYS)
-    hub.message(1, GRANT)
+    hub.message(hub.subscriptions[1], GRANT)
     with monkeypatch.context() as patch:
         patch.setattr(told, "unclaimed", _interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -232,7 +242,7 @@ def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(h
     """Releasers may wait for slow masters longer than we do; the book tells whether the hold goes on."""
     hub.register(WAITER, KEYS)
     hub.forget(WAITER, served=_hold(b"me:1@3000~ab.7", late_until=NOW - 0.5))
-    hub.message(1, GRANT)
+    hub.message(hub.subscriptions[1], GRANT)
     assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
 
 
@@ -247,7 +257,7 @@ def test_what_ends_a_hold_that_was_released_brings_its_token(hub: ThreadHub, tol
         hub.register(b"me:other-%d" % number, KEYS)
         hub.forget(b"me:other-%d" % number, served=_hold(b"me:other-%d~1" % number, late_until=NOW))
     hub._clock = lambda: NOW
-    hub.message(1, GRANT)
+    hub.message(hub.subscriptions[1], GRANT)
     assert told.unclaimed_holds == [(KEYS, hold.owner)]
     assert told.fences == [FENCE]
 
@@ -257,10 +267,10 @@ def test_a_very_late_message_ends_no_hold_that_is_held_or_being_released(hub: Th
     hub.register(WAITER, KEYS)
     hold = _hold(b"me:1@3000~ab.7", late_until=NOW - 0.5, count=1)
     hub.forget(WAITER, served=hold)
-    hub.message(1, GRANT)
+    hub.message(hub.subscriptions[1], GRANT)
     assert told.unclaimed_holds == []
     hold.count = 0
-    hub.message(1, GRANT)
+    hub.message(hub.subscriptions[1], GRANT)
     assert told.unclaimed_holds == [(KEYS, hold.owner)]
 
 
@@ -268,8 +278,8 @@ def test_what_ends_a_hold_that_nobody_has_brings_no_token(hub: ThreadHub, told: 
     hub.register(WAITER, KEYS)
     hub.forget(WAITER, served=_hold(b"me:1@3000~ab.7", late_until=NOW - 0.5))
     gc.collect()
-    hub.message(1, GRANT)
-    hub.message(1, GRANT.replace(b" 1@", b" 2@"))
+    hub.message(hub.subscriptions[1], GRANT)
+    hub.message(hub.subscriptions[1], GRANT.replace(b" 1@", b" 2@"))
     assert told.fences == [0, 0]
 
 
@@ -279,8 +289,8 @@ def test_a_served_waiter_is_known_for_its_time_however_many_others_are_served(hu
     for number in range(10_000):
         hub.register(b"me:other-%d" % number, KEYS)
         hub.forget(b"me:other-%d" % number, served=_hold(b"me:other-%d~1" % number))
-    hub.message(1, GRANT)
-    hub.message(1, b"wake 1@3000 a b")
+    hub.message(hub.subscriptions[1], GRANT)
+    hub.message(hub.subscriptions[1], b"wake 1@3000 a b")
     assert told.unclaimed_holds == []
     assert told.passed == []
 
@@ -395,7 +405,7 @@ def test_a_lone_master_is_enough_at_once() -> None:
 )
 def test_a_message_that_is_no_grant_changes_nothing(hub: ThreadHub, told: Told, message: bytes) -> None:
     waiter = hub.register(WAITER, KEYS)
-    hub.message(1, message)
+    hub.message(hub.subscriptions[1], message)
     assert waiter.handed == []
     assert waiter.wakes.empty()
     assert told.unclaimed_holds == []
@@ -406,14 +416,14 @@ def test_a_grant_goes_to_its_waiter_whatever_other_locks_the_process_has_used_si
     waiter = hub.register(WAITER, KEYS)
     for number in range(10_000):
         lock_keys("lock", f"other-{number}")
-    hub.message(1, GRANT)
+    hub.message(hub.subscriptions[1], GRANT)
     assert len(waiter.handed) == 1
     assert told.unclaimed_holds == []
 
 
 def test_a_grant_for_another_lock_is_not_taken(hub: ThreadHub, told: Told) -> None:
     waiter = hub.register(WAITER, lock_keys("lock", "another"))
-    hub.message(1, GRANT)
+    hub.message(hub.subscriptions[1], GRANT)
     assert waiter.handed == []
     assert told.unclaimed_holds == [(KEYS, b"me:1@3000~ab.7")]
 
@@ -442,5 +452,5 @@ def test_a_grant_to_nobody_is_given_back_to_the_lock_or_the_semaphore(
     hub: ThreadHub, told: Told, message: bytes, keys: LockKeys, owner: bytes
 ) -> None:
     """A lock and a semaphore may have the same name: the mark in the waiter's name says which one it is."""
-    hub.message(1, message)
+    hub.message(hub.subscriptions[1], message)
     assert told.unclaimed_holds == [(keys, owner)]

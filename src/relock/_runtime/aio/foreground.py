@@ -267,10 +267,10 @@ class Foreground:
         self.check_open()
         hub = self._hub
         hub.register(listen.owner, listen.keys)
-        if hub.listen(NEVER):
+        if hub.listen(listen.keys, NEVER):
             return True
-        inbox = LoopInbox(self._inboxes)
-        return await self._wait_out(hub.confirmed.looks(hub.is_confirmed, listen.until, self._clock, inbox), inbox)
+        inbox, (queue, is_heard) = LoopInbox(self._inboxes), hub.listening(listen.keys)
+        return await self._wait_out(queue.looks(is_heard, listen.until, self._clock, inbox), inbox)
 
     def _enter(self, enter: Enter) -> Coroutine[Any, Any, bool]:
         inbox = LoopInbox(self._inboxes)

@@ -119,7 +119,7 @@ class LoopSubscription(Subscription):
         connection = self._connection
         if connection is not None:
             self._try(partial(self._check, connection))
-        elif self._hub.waiters:
+        elif self._hub.waiters and (self.channels is not None or not self._hub.has_channels):
             self.ensure()
 
     def _check(self, connection: SubscribedConnection) -> None:
@@ -142,7 +142,7 @@ class LoopSubscription(Subscription):
         if self._hub.loop.is_closed():
             self._try(self._send_ping)
         else:
-            self._on_loop(partial(self._try, self._send_ping))
+            self._hub.soon(partial(self._try, self._send_ping))
         return True
 
     def _send_ping(self) -> None:
@@ -165,13 +165,9 @@ class LoopSubscription(Subscription):
 
     def call(self) -> None:
         """Have the loop check the connection in its next turn."""
-        self._on_loop(self.tend)
+        self._hub.soon(self.tend)
 
     drop = call
-
-    def _on_loop(self, do: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            self._hub.loop.call_soon_threadsafe(do)
 
     def disconnect(self) -> None:
         """Close the socket."""
@@ -207,6 +203,11 @@ class LoopHub(Hub[LoopSubscription]):
     def subscription_to(self, master: Master) -> LoopSubscription:
         """Return a new subscription, which the loop reads."""
         return LoopSubscription(self, master)
+
+    def soon(self, do: Callable[[], object]) -> None:
+        """Call `do` on the loop, in one of its next turns, unless it is closed."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(do)
 
     def new_waiter(self, owner: bytes, keys: LockKeys) -> Waiter:
         """Return a new waiter, with a task's inbox."""

@@ -377,6 +377,7 @@ class Janitor(Service):
         self._take_out(gone)
         if (chase_at := self.chase.next_at()) <= self._beat_at:
             self._chase_at(chase_at)
+        self._session.hubs.tidy()
 
     def _chase_at(self, moment: float) -> None:
         self._later(moment, GoOn(self.chase.begin))

@@ -3,8 +3,9 @@
 All keys of a lock are in one slot, so one node decides on the lock, and the whole Cluster counts as one master. This
 module knows the nodes, and which node serves which slot. `relock._core.routing` sends each call to its node.
 
-``PUBLISH`` reaches subscribers on every node, but returns the count of one node. So on a Cluster, the scripts do not
-skip waiters that seem not to listen.
+From Redis 7.0 on, waiters listen on *sharded channels*, which are in the slots of their locks: see
+`relock._runtime.wakeups.channels`. On an older Cluster they listen at any node: ``PUBLISH`` reaches subscribers on
+every node, but returns the count of one node. So there, the scripts do not skip waiters that seem not to listen.
 """
 
 import itertools
@@ -18,10 +19,10 @@ from typing import Any
 
 from relock._core.asking import Panel
 from relock._core.effects import Answer, Ask, Exchange, Failure
-from relock._core.master_facts import UNKNOWN, Back, Down, MasterFacts, News, Problem, Seen, Stepped
+from relock._core.master_facts import UNKNOWN, Back, Down, MasterFacts, Moved, News, Problem, Seen, Stepped
 from relock._core.routing import Routed
 from relock._errors import ConfigurationError
-from relock._keys import LockKeys
+from relock._keys import LockKeys, name_channel
 from relock._options import ClientOptions
 from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.master import Master
@@ -30,7 +31,7 @@ from relock._runtime.net.failures import failure_of
 from relock._runtime.net.green import check_threads
 from relock._runtime.net.node import Node, Place, Seeds
 from relock._runtime.net.raw_connection import RawConnection
-from relock._runtime.net.slots import SLOTS, Range, ranges_of, redirection, slot_of
+from relock._runtime.net.slots import SLOTS, Range, knows_shard_channels, ranges_of, redirection, slot_of
 from relock._runtime.platform import Platform
 from relock._scripts import Call, Prepared
 
@@ -77,8 +78,10 @@ class Cluster(Master, Panel[Master]):
 
     Attributes:
         shards: the nodes, by the host and port that the cluster names.
+        is_sharded: True if waiters listen on sharded channels, as all nodes know these; None before that is known.
     """
 
+    is_cluster = True
     opener: OpenerToAny
 
     def __init__(
@@ -94,6 +97,7 @@ class Cluster(Master, Panel[Master]):
         Panel.__init__(self, (self,))
         self.exchange = self._exchange
         self.shards: dict[Place, Master] = {}
+        self.is_sharded: bool | None = None
         self._seeds = seeds
         self._sources = list(seeds.nodes)  # the nodes to ask, in this order, which node serves which slot
         self._slots: list[Master | None] = []  # the node of each slot; empty until they are known
@@ -119,6 +123,10 @@ class Cluster(Master, Panel[Master]):
             self._stale = True
             return Failure(self.address, f"CLUSTERDOWN: no node serves slot {slot}", sent=False)
         return shard
+
+    def node_of(self, keys: LockKeys) -> Master | None:
+        """Return the node that serves a lock, as far as that is known."""
+        return self._slots[slot_of(keys)] if self._slots else None
 
     def shard_at(self, host: str, port: int) -> Master:
         """Return the node that the cluster names by this host and port."""
@@ -219,21 +227,36 @@ class Cluster(Master, Panel[Master]):
             except NETWORK_ERRORS as error:
                 failure = error
             else:
-                self._take(ranges, node)
+                self._take(ranges, node, until)
+                self.opener.listener.hear(self.facts, Moved())  # subscriptions follow
                 return
         if failure is not None:
             raise failure
+
+    def _find_kind(self, until: float) -> None:
+        """Find, once, whether waiters listen on sharded channels: every node that answers must know these."""
+        channel = name_channel(self.opener.options.prefix, "relock", "relock")
+        is_sharded: bool | None = None
+        for node in [shard.opener.node for shard in self.servers]:
+            with suppress(*NETWORK_ERRORS):
+                is_sharded = knows_shard_channels(node, channel, self.node_timeout)
+            if is_sharded is False or self.clock() >= until:
+                break
+        self.is_sharded = is_sharded
+        self.opener.listener.hear(self.facts, Seen())  # the names of waiters to come say where they listen
 
     def _doubts(self, source: Node) -> int:
         """Return the rank of a source: first nodes that are up, then unknown ones of the user, then those down."""
         downs = [shard.facts.down for shard in self.servers if shard.address == source.address]
         return 1 if not downs else 0 if downs[0] is None else 2
 
-    def _take(self, ranges: Sequence[Range], source: Node) -> None:
+    def _take(self, ranges: Sequence[Range], source: Node, until: float) -> None:
         slots: list[Master | None] = [None] * SLOTS
         for first, last, host, port in ranges:
             slots[first : last + 1] = [self.shard_at(host or source.kwargs["host"], port)] * (last + 1 - first)
-        self._slots = slots
+        if self.is_sharded is None:
+            self._find_kind(until)
+        self._slots = slots  # last: from here on, calls go straight, and waiters have names
         serving = {shard.address for shard in slots if shard is not None}
         self.opener.node = source
         nodes = [shard.opener.node for shard in self.servers if shard.address in serving]
@@ -296,10 +319,12 @@ class Cluster(Master, Panel[Master]):
         return self.opener.listener.connection_name
 
     def hear(self, facts: MasterFacts, news: News) -> None:
-        """Pass on news of a node. A step and a new socket are the cluster's: any hold may be on that node."""
+        """Pass on news of a node. Most are the cluster's: any hold, and any subscription, may be on that node."""
         if isinstance(news, Down | Back):
             self._sum_up()
-        if isinstance(news, Stepped | Seen):
+        if isinstance(news, Stepped):
+            self.facts.trusted_from = max(self.facts.trusted_from, facts.trusted_from)
+        if isinstance(news, Stepped | Seen | Moved):
             self.opener.listener.hear(self.facts, news)
         elif isinstance(news, Down | Back | Problem):
             self.opener.listener.hear(facts, news)

@@ -36,11 +36,13 @@ class Master:
     Attributes:
         exchange: asks it alone for what was prepared, as `Pool.exchange` does: without a `FanOut`.
         facts: the facts that its connections have shown.
+        is_cluster: it is a whole Cluster, whose nodes are its `servers`.
         opener: opens sockets to it.
         pool: the connections to it.
         reconnector: opens connections in the background; None for a lone master, where a call opens its own.
     """
 
+    is_cluster = False
     reconnector: "Reconnector | None"
 
     def __init__(self, opener: Opener) -> None:

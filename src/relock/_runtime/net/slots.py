@@ -8,6 +8,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys
+from relock._runtime.net.failures import is_unknown_command
 from relock._runtime.net.node import Node, Seeds
 
 SLOTS = REDIS_CLUSTER_HASH_SLOTS
@@ -60,6 +61,26 @@ def ranges_of(node: Node, timeout: float) -> list[Range]:
         raise
     finally:
         raw.disconnect()
+
+
+def knows_shard_channels(node: Node, channel: str, timeout: float) -> bool:
+    """Return whether `node` knows sharded channels, and lets this user subscribe to `channel`, in whatever slot.
+
+    `timeout` is in seconds, for each step.
+
+    Raises:
+        redis.RedisError, OSError: `node` can't be reached.
+    """
+    raw = node.raw_connection(timeout)
+    try:
+        raw.connect()
+        raw.send_command("SSUBSCRIBE", channel, check_health=False)
+        raw.read_response()
+    except redis_errors.ResponseError as error:  # of another kind, it sends the client to the node of the slot
+        return not (isinstance(error, redis_errors.NoPermissionError) or is_unknown_command(str(error)))
+    finally:
+        raw.disconnect()
+    return True
 
 
 def members(seeds: Seeds, timeout: float) -> list[tuple[Node, list[Range]]]:

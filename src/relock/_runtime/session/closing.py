@@ -103,9 +103,12 @@ def abandon_in_child(session: Session) -> None:
 
 def _end(session: Session) -> None:
     """End threads, waits and connections, and leave nothing but the holds on any master."""
-    services = (session.watchdog, *session.hub.subscriptions)
     waiters = _finish(session)
     session.is_closing = False
+    for hub in session.hubs.all():
+        if hub.channels is not None:
+            hub.channels.close()
+    services = (session.watchdog, *session.hub.subscriptions)
     for service in services:
         service.stop()
     session.hubs.wake_all()

@@ -86,9 +86,11 @@ class Reports(MasterListener):
         session = self._session
         match news:
             case master_facts.Moved():  # no releaser may give a lock if a server has no incarnation to name
-                session.may_be_handed = all(one.facts.incarnation != NAMELESS for one in session.masters)
+                session.may_be_handed = all(
+                    server.facts.incarnation != NAMELESS for one in session.masters for server in one.servers
+                )
                 for hub in session.hubs.all():
-                    hub.subscriptions[facts.index].look()
+                    hub.look(facts.index)
             case master_facts.Seen():
                 self._seen(facts)
             case master_facts.Down(why) if not session.closed:  # else the session itself has closed the connections

@@ -14,14 +14,14 @@ import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from weakref import ref
 
 from relock._core.effects import Handed
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, gather_seconds, quorum_of
 from relock._keys import LockKeys, lock_keys, permit_keys, read_keys
-from relock._owner import LATCH_MARK, READ_MARK, readable
+from relock._owner import LATCH_MARK, READ_MARK, SHARD_MARK, readable
 from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wait_queue import WaitQueue
@@ -52,6 +52,9 @@ class Served(NamedTuple):
     late_until: float
     hold: Callable[[], Hold | None]
 
+
+if TYPE_CHECKING:
+    from relock._runtime.wakeups.channels import HubChannels
 
 S = TypeVar("S", bound=Subscription)
 
@@ -89,17 +92,21 @@ class Hub(ABC, Generic[S]):
 
     Attributes:
         client: the name.
+        awaits_kind: True until a Cluster has shown if it knows sharded channels: then names say where waiters listen.
+        channels: the sharded channels on a Cluster; None for any other masters.
+        has_channels: True if waiters listen on these, as all nodes of the Cluster know them.
         names: yields a new name for each hold.
         waiters: the waiters, by their owners' names.
-        subscriptions: one for each master, in their order.
+        subscriptions: one for each master, in their order, and behind it those to the nodes of a Cluster.
         shared: decides which thread reads the subscriptions; unused if an event loop reads them.
         confirmed: the callers that wait for a subscription to be confirmed.
     """
 
+    channels: "HubChannels | None"
     confirmed: WaitQueue
     names: Iterator[bytes]
     shared: SharedSubscriptions
-    subscriptions: tuple[S, ...]
+    subscriptions: list[S]
 
     def __init__(
         self, client: str, prefix: str, masters: tuple[Master, ...], platform: Platform, listener: HubListener
@@ -111,11 +118,12 @@ class Hub(ABC, Generic[S]):
         self.waiters: dict[bytes, Waiter] = {}
         self.platform = platform
         self._clock = platform.clock
+        self._masters = masters
+        self.channels = _channels_of(self, masters[0])
         self.draw_names()
         self._listener = listener
         self.shared = SharedSubscriptions(platform)
-        self.subscriptions = tuple(self.subscription_to(master) for master in masters)
-        self._masters = masters
+        self.subscriptions = [self.subscription_to(master) for master in masters]
         self._quorum = quorum_of(len(masters))
         self.confirmed = WaitQueue()
         self._served: dict[bytes, Served] = {}
@@ -128,12 +136,15 @@ class Hub(ABC, Generic[S]):
         The session calls this whenever a connection is opened. If a virtual machine is cloned, the clone must open
         connections of its own, so its holds then have other names than those of the original.
         """
-        head = self.owner_head + self.platform.random_hex(4).encode()
+        is_sharded = False if self.channels is None else self.channels.cluster.is_sharded
+        self.has_channels, self.awaits_kind = bool(is_sharded), is_sharded is None
+        self._name_head = self.owner_head + (SHARD_MARK if is_sharded else b"")
+        head = self._name_head + self.platform.random_hex(4).encode()
         self.names = map((head + b"%08x").__mod__, self._serials)
 
     def new_name(self, owner: str) -> bytes:
         """Return a new ``<client>:<owner>.<uuid>``, the name of one hold of an ``owner=``."""
-        name, head = next(self.names), self.owner_head
+        name, head = next(self.names), self._name_head
         return b"%b%b.%b" % (head, readable(owner).encode(), name[len(head) :])
 
     @property
@@ -148,6 +159,10 @@ class Hub(ABC, Generic[S]):
     @abstractmethod
     def subscription_to(self, master: Master) -> S:
         """Return a new subscription to a master."""
+
+    @abstractmethod
+    def soon(self, do: Callable[[], object]) -> None:
+        """Call `do` where subscriptions may be added and stopped: soon on the hub's loop, or now on this thread."""
 
     @abstractmethod
     def new_waiter(self, owner: bytes, keys: LockKeys) -> Waiter:
@@ -207,25 +222,41 @@ class Hub(ABC, Generic[S]):
         round_trips = [master.facts.offset.round_trip for master in self._masters]
         return gather_seconds(round_trips, self._quorum, GATHER_SECONDS, self._masters[0].node_timeout)
 
-    def listen(self, until: float) -> bool:
-        """Wait until a quorum has confirmed the subscription, until `until` at most; return whether one has."""
-        confirmed = 0
-        for subscription in self.subscriptions:
-            subscription.ensure()
-            confirmed += subscription.is_confirmed
-        return confirmed >= self._quorum or self.confirmed.wait_for(self.is_confirmed, until, self.platform)
+    def listen(self, keys: LockKeys, until: float) -> bool:
+        """Wait until messages for a registered waiter for `keys` are heard, until `until` at most; return if they are.
+
+        That is so once a quorum has confirmed the subscription.
+        """
+        if self.channels is not None and self.has_channels:
+            if self.channels.is_heard(keys):
+                return True
+        else:
+            confirmed = 0
+            for subscription in self.subscriptions:
+                subscription.ensure()
+                confirmed += subscription.is_confirmed
+            if confirmed >= self._quorum:
+                return True
+        queue, is_heard = self.listening(keys)
+        return queue.wait_for(is_heard, until, self.platform)
+
+    def listening(self, keys: LockKeys) -> tuple[WaitQueue, Callable[[], bool]]:
+        """Return the queue in which to wait until messages for `keys` are heard, and a function that says if so."""
+        if self.channels is not None and self.has_channels:
+            return self.channels.begin_to_listen(keys)
+        return self.confirmed, self.is_confirmed
 
     def is_confirmed(self) -> bool:
         """Return whether a quorum has confirmed the subscription."""
         return sum(subscription.is_confirmed for subscription in self.subscriptions) >= self._quorum
 
-    def message(self, master: int, payload: bytes) -> None:
-        """Act on a message that master number `master` published; ignore those that this version does not know."""
+    def message(self, subscription: S, payload: bytes) -> None:
+        """Act on a message that a subscription has brought; ignore those that this version does not know."""
         found = _GRANT.fullmatch(payload)
         if found is not None:
-            self._given(self.subscriptions[master], found)
+            self._given(subscription, found)
         elif payload.startswith(b"wake "):
-            self._woken(master, payload)
+            self._woken(subscription, payload)
         elif payload.startswith((b"ask ", b"wait ")):
             self._listener.asked(payload)
 
@@ -234,11 +265,12 @@ class Hub(ABC, Generic[S]):
         owner, number, granted_us = self.owner_head + uuid, int(token), int(micros)
         if not 0 < number <= TOKEN_MAX:
             return
-        begins = subscription.granted_at(granted_us, incarnation, self._clock())
+        begins, waiter = subscription.granted_at(granted_us, incarnation, self._clock()), self.waiters.get(owner)
+        if self.channels is not None and waiter is not None and not self.channels.is_current(waiter.keys, subscription):
+            begins = NEVER  # the slot's calls go to another node by now
         # `tuple.__new__` takes all fields of a Handed, and avoids the class's `__new__`, which is Python code.
         fields = subscription.index, b"%b~%b" % (owner, hold), number, granted_us, int(lease_ms) / 1000, begins
         grant: Handed = tuple.__new__(Handed, fields)
-        waiter = self.waiters.get(owner)
         if waiter is not None and waiter.keys.name.encode() == name:
             waiter.give(grant)
             if not waiter.parks:
@@ -261,7 +293,7 @@ class Hub(ABC, Generic[S]):
         # The undo must bring the token as well, because the release may not have told every master.
         self._listener.unclaimed(keys, grant.owner, 0 if taken is None else taken.fence)
 
-    def _woken(self, master: int, payload: bytes) -> None:
+    def _woken(self, subscription: S, payload: bytes) -> None:
         _, _, rest = payload.partition(b" ")
         uuid, _, name = rest.partition(b" ")
         if not name:
@@ -269,8 +301,8 @@ class Hub(ABC, Generic[S]):
         owner = self.owner_head + uuid
         waiter = self.waiters.get(owner)
         if waiter is not None:
-            if self.subscriptions[master].has_vote(self._clock()):
-                waiter.wake(master)
+            if subscription.has_vote(self._clock()):
+                waiter.wake(subscription.index)
                 if not waiter.parks:
                     self._listener.watch_waiters()
         elif self._clock() - self._served.get(owner, _NOT_SERVED).at > SERVED_SECONDS:
@@ -297,6 +329,14 @@ class Hub(ABC, Generic[S]):
         """Make every waiter look again: the masters, or the way to them, have changed."""
         for waiter in list(self.waiters.values()):
             waiter.wake()
+
+    def look(self, master: int) -> None:
+        """Have subscriptions follow the master with this number, which has moved; any thread may call this."""
+        for subscription in list(self.subscriptions):
+            if subscription.index == master:
+                subscription.look()
+        if self.channels is not None:
+            self.channels.follow()
 
     def subscribed(self) -> None:
         """Wake the callers that wait for a confirmed subscription, and tell the listener that one is confirmed."""
@@ -338,12 +378,24 @@ class Hub(ABC, Generic[S]):
 AnyHub = Hub[Any]
 
 
+def _channels_of(hub: AnyHub, master: Master) -> "HubChannels | None":
+    if not master.is_cluster:
+        return None
+    from relock._runtime.wakeups.channels import HubChannels  # only here: most clients need no Cluster
+
+    return HubChannels(hub, master)  # type: ignore[arg-type]  # it is a `Cluster`
+
+
 class ThreadHub(Hub[ThreadSubscription]):
     """Hub of a client's threads."""
 
     def subscription_to(self, master: Master) -> ThreadSubscription:
         """Return a new subscription, with a thread of its own."""
         return ThreadSubscription(self, master)
+
+    def soon(self, do: Callable[[], object]) -> None:
+        """Call `do` now."""
+        do()
 
     def new_waiter(self, owner: bytes, keys: LockKeys) -> Waiter:
         """Return a new waiter, with a thread's inbox."""

@@ -62,6 +62,12 @@ class Hubs:
         for waiter in self.waiters():
             waiter.wake()
 
+    def tidy(self) -> None:
+        """Have the channels on a Cluster follow their slots, and unused ones given up; with each heartbeat."""
+        for hub in self.all():
+            if hub.channels is not None:
+                hub.channels.tidy()
+
     def catch_up(self, until: float) -> None:
         """Wait, until `until` at most, for all messages to waiters that the masters have published by now."""
         for hub in self.all():

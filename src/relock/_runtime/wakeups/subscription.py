@@ -1,10 +1,12 @@
 """Subscription to one master."""
 
 import logging
+import select
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from redis import exceptions as redis_errors
 
@@ -19,12 +21,16 @@ from relock._runtime.net.channel import Channel
 from relock._runtime.net.credentials import Words
 from relock._runtime.net.failures import words_of
 from relock._runtime.net.raw_connection import RawConnection
+from relock._runtime.net.waker import Waker
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 from relock._runtime.wakeups.shared_subscriptions import STUCK_SECONDS, SharedSubscriptions
 from relock._runtime.wakeups.subscribed_connection import SubscribedConnection
 from relock._runtime.wakeups.successor import Subscribed, Successor
 from relock._runtime.wakeups.waiter import Waiter
+
+if TYPE_CHECKING:
+    from relock._runtime.wakeups.channels import NodeChannels
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +52,8 @@ class Receiver(Protocol):
     shared: SharedSubscriptions
     waiters: dict[bytes, Waiter]
 
-    def message(self, master: int, payload: bytes) -> None:
-        """Act on a message that master number `master` has published."""
+    def message(self, subscription: Any, payload: bytes) -> None:
+        """Act on a message that a `subscription` has brought."""
 
     def subscribed(self) -> None:
         """Note that a subscription is confirmed (again)."""
@@ -66,10 +72,12 @@ class Subscription(ABC):
 
     Attributes:
         index: the number of the master.
+        channels: the sharded channels on this connection to a node of a Cluster; None for any other subscription.
         is_confirmed: True while the master has confirmed the subscription, and its connection works.
         stopping: True once it must not connect any more.
     """
 
+    channels: "NodeChannels | None" = None
     stopping: bool
 
     def __init__(self, hub: Receiver, master: Master) -> None:
@@ -162,10 +170,11 @@ class Subscription(ABC):
         incarnation = opener.introduce(replies[: len(questions)])
         confirmation, *messages = replies[len(questions) :]
         if isinstance(confirmation, redis_errors.ResponseError):
-            opener.act(opener.facts.without_messages(f"it refuses SUBSCRIBE ({words_of(confirmation)}): {UNHEARD}"))
-            raise confirmation
-        if confirmation[0] != b"subscribe":
-            raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {confirmation[0]!r}")
+            if self.channels is None:
+                opener.act(opener.facts.without_messages(f"it refuses SUBSCRIBE ({words_of(confirmation)}): {UNHEARD}"))
+                raise confirmation
+        elif confirmation[0] != b"subscribe":
+            raise redis_errors.ConnectionError(f"unexpected reply to SUBSCRIBE: {confirmation!r:.100}")
         return Subscribed(raw, channel, incarnation, messages, login)
 
     def _first_replies(self, channel: Channel, count: int) -> list[Any]:
@@ -181,7 +190,8 @@ class Subscription(ABC):
     def _stand(self, made: Subscribed) -> SubscribedConnection:
         """Begin to use a new connection, note that it is confirmed, and act on the messages that it has brought."""
         self._incarnation, self._successor.login = made.incarnation, made.login
-        connection = self._connection = SubscribedConnection(made.channel, self._act_on, self.call)
+        act = self._act_on if self.channels is None else partial(self._act_on, channels=self.channels)
+        connection = self._connection = SubscribedConnection(made.channel, act, self.call)
         self._stands_since, self._is_misled = self._clock(), False
         self._pings = self._pongs = 0
         self._check_place()  # Mark, then look: a thread that found a new master earlier had nothing to close yet
@@ -198,6 +208,8 @@ class Subscription(ABC):
             raise redis_errors.ConnectionError("the subscription was stopped")
         if self._has_moved():
             raise redis_errors.ConnectionError("another server has taken the place of the master")
+        if self.channels is not None and self._connection is not None:
+            self.channels.settle(self._connection.channel.send)
 
     def _has_moved(self) -> bool:
         """Return whether another server is the master by now, as other sockets have shown or messages suggest."""
@@ -214,16 +226,16 @@ class Subscription(ABC):
             self._is_misled = True
             self.drop()
 
-    def _act_on(self, reply: Any) -> None:
+    def _act_on(self, reply: Any, channels: "NodeChannels | None" = None) -> None:
         """Act on a message or pong; raise `redis.InvalidResponse` for anything else: replies are out of step."""
         match reply:
-            case [b"message", _, bytes(payload)]:
-                self._hub.message(self.index, payload)
+            case [b"message" | b"smessage", _, bytes(payload)]:
+                self._hub.message(self, payload)
             case [b"pong", _]:
                 self._pongs += 1
                 if self._successor.stands_by:
                     self.call()
-            case _:
+            case _ if channels is None or not channels.hear(reply):
                 raise redis_errors.InvalidResponse(f"no message: {reply!r:.100}")
 
     def _ping(self, channel: Channel) -> None:
@@ -252,6 +264,8 @@ class Subscription(ABC):
         if has_stood and self._clock() - self._stands_since > BELIEVED_SECONDS:
             self._failures = 0  # a short-lived connection counts as a failure: each may lead to another server
         self.is_confirmed = False
+        if self.channels is not None:
+            self.channels = self.channels.anew()
         self.disconnect()
         if self.stopping:
             return 0.0
@@ -315,6 +329,7 @@ class ThreadSubscription(Service, Subscription):
         self._is_read = False  # the leader has read something between the last two looks
         self._unread_since: float | None = None  # the first look that found messages which the leader does not read
         self._called: SimpleQueue[None] = hub.platform.queue()
+        self._waker: Waker | None = None  # of a node's subscription: ends a read that waits
 
     def step(self) -> None:
         """Read messages, or ping, or connect; or check a connection that the leader reads."""
@@ -340,6 +355,8 @@ class ThreadSubscription(Service, Subscription):
         raw = self._raw = self._master.opener.raw_connection()
         if self.stopping:  # Mark, then look: `stop` closes what is here, or this finds `stop`
             raise redis_errors.ConnectionError("the subscription was stopped while it connected")
+        if self.channels is not None and self._waker is None:
+            self._waker = self._platform.waker()
         raw.connect()
         if self._raw is not raw:
             raw.disconnect()
@@ -365,11 +382,24 @@ class ThreadSubscription(Service, Subscription):
 
     def _read(self, connection: SubscribedConnection) -> None:
         try:
-            connection.hear(connection.channel.take)
+            if self._waker is None or self._has_come(connection.channel, self._waker):
+                connection.hear(connection.channel.take)
         except (BlockingIOError, TimeoutError, redis_errors.TimeoutError):
             self._ping(connection.channel)
         self._check_place()
         self._share(connection)
+
+    def _has_come(self, channel: Channel, waker: Waker) -> bool:
+        """Wait for bytes as `Channel.take` does, or until `call`; return whether there are bytes."""
+        poller = self._platform.poller()
+        for fileno in (channel.fileno, waker.fileno):
+            poller.register(fileno, select.POLLIN)
+        ready = [fileno for fileno, _ in poller.poll(PING_SECONDS * 1000)]
+        if not ready:
+            raise redis_errors.TimeoutError("nothing has come")
+        if waker.fileno in ready:
+            waker.clear()
+        return channel.fileno in ready
 
     def _share(self, connection: SubscribedConnection) -> None:
         self._shared.share(connection)
@@ -437,8 +467,10 @@ class ThreadSubscription(Service, Subscription):
     drop = abandon = disconnect
 
     def call(self) -> None:
-        """Wake the thread, if it naps."""
+        """Wake the thread, if it naps, or reads a node's messages."""
         self._called.put(None)
+        if self._waker is not None:
+            self._waker.wake()
 
     def stop(self) -> None:
         """End the thread, wherever it sleeps."""
