@@ -15,7 +15,10 @@ from support.tasks import until as task_until
 from support.until import until
 
 from relock import AsyncClient, Client, Lock
+from relock._doctor.examine import examine_all
+from relock._doctor.findings import Verdict
 from relock._runtime.masters.cluster import Cluster
+from relock._runtime.net.parse import parse_nodes
 from relock._runtime.wakeups import channels
 
 WAIT_SECONDS = 60.0
@@ -337,3 +340,29 @@ def test_with_the_right_to_sharded_channels_alone_a_release_gives_in_one_hop(
         assert waiting.has.wait(WAIT_SECONDS)
     assert was_given(holder, name)
     waiting.end()
+    (problem,) = {text.partition(": ")[2] for text in holder.check()}
+    assert "deadlocks between clients are not found" in problem
+    for one in examine_all(parse_nodes(url), "lock", 5.0):
+        found = {finding.check: finding for finding in one.findings}
+        assert found["sharded channels"].verdict is Verdict.OK
+        assert found["scripts"].verdict is Verdict.OK
+        assert any("deadlocks between clients are not found" in finding.says for finding in one.findings)
+        assert all(finding.verdict is not Verdict.WRONG for finding in one.findings)
+
+
+@pytest.mark.every_server
+def test_doctor_says_what_a_user_lacks_for_sharded_channels(sharded: ClusterOfServers) -> None:
+    rights = {
+        "-ssubscribe": Verdict.NOTE,
+        "-spublish": Verdict.WRONG,
+        "-pubsub|shardnumsub": Verdict.NOTE,
+        "+ping": Verdict.OK,
+    }
+    for right, verdict in rights.items():
+        for server in sharded.members:
+            server.cli("ACL", "SETUSER", "lacking", "reset", "on", ">x", "~*", "&*", "+@all", right)
+        for one in examine_all(parse_nodes(sharded.url.replace("://", "://lacking:x@")), "lock", 5.0):
+            (found,) = [finding for finding in one.findings if finding.check == "sharded channels"]
+            assert found.verdict is verdict, right
+            (waking,) = [finding for finding in one.findings if finding.says == "a release wakes the next in the queue"]
+            assert waking.verdict is Verdict.OK

@@ -5,7 +5,7 @@ import os
 from relock._core.info import read_info, refused_in_scripts
 from relock._doctor.asking import close, try_to_ask
 from relock._doctor.commands import ADVICE, missing_commands, refusals_in_scripts
-from relock._doctor.scratch import refusal_to_publish, refusal_to_subscribe
+from relock._doctor.scratch import has_sharded_channels, refusal_to_publish, refusal_to_subscribe, without_probes
 from relock._options import ClientOptions
 from relock._runtime.masters.errors import protocol_errors
 from relock._runtime.masters.master import Master
@@ -41,6 +41,8 @@ def look_at(master: Master, options: ClientOptions) -> str:
         # PUBLISH comes first: a connection that has subscribed may not publish.
         unheard = None if "PUBLISH" in missing else refusal_to_publish(listener, prefix, client)
         refusal = refusal_to_subscribe(listener, prefix, client) or unheard
+        if refusal is not None and master.is_cluster and has_sharded_channels(listener, prefix, client):
+            refusal = without_probes(refusal)
     finally:
         close(listener)
     run_id = "" if isinstance(info, Exception) else read_info(info).run_id

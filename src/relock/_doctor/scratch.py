@@ -10,14 +10,16 @@ from redis.crc import key_slot
 
 from relock._doctor.asking import close, try_to_ask
 from relock._doctor.findings import Examination, Finding, Verdict
-from relock._keys import LockKeys, client_channel, latch_keys, lock_keys, permit_keys
-from relock._runtime.net.failures import with_advice
+from relock._keys import LockKeys, client_channel, latch_keys, lock_keys, name_channel, permit_keys
+from relock._owner import SHARD_MARK
+from relock._runtime.net.failures import is_unknown_command, with_advice, words_of
 from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
-from relock._runtime.net.slots import Range
+from relock._runtime.net.slots import Range, redirection
 from relock._scripts import load, pack_argument
 
 SCRATCH_LEASE_MS = 5_000
+SHARDED = "sharded channels"
 NEVER_NOT_AFTER_US = b"%d" % 2**53  # a not-after time that never comes; Lua's numbers are exact up to this one
 SCRIPT_ARGUMENTS: dict[str, str | int] = {
     "accused": "nobody",
@@ -55,6 +57,7 @@ class Scratch:
     client: str = field(init=False)
     keys: LockKeys = field(init=False)
     channel: str = field(init=False)
+    mark: str = field(default="", init=False)  # begins the names of waiters
 
     def __attrs_post_init__(self) -> None:
         while True:
@@ -67,7 +70,12 @@ class Scratch:
 
     def owner(self, name: str) -> str:
         """Return the owner with this name: a reader, or one that wants one permit of one."""
-        return f"{self.client}:{name}&#1/1"
+        return f"{self.client}:{self.mark}{name}&#1/1"
+
+    @property
+    def sharded_channel(self) -> str:
+        """Channel on which the waiter listens on a Cluster."""
+        return name_channel(self.prefix, self.keys.name, self.client)
 
     def _keys_for(self, script: str) -> LockKeys:
         make = {"permit": permit_keys, "latch": latch_keys}.get(script.partition("_")[0], lock_keys)
@@ -75,7 +83,7 @@ class Scratch:
 
     def call(self, script: str, owner: str, *rest: str | int) -> Any:
         """Run a script as `owner`; return its status, or the server's refusal."""
-        loaded = load(script)
+        loaded = load(script) if self.ranges is None else load(script).on_cluster
         values = SCRIPT_ARGUMENTS | {"owner": owner, "client": self.client}
         keys = self._keys_for(script)
         call = loaded.call(keys, *rest, **{name: values[name] for name in loaded.own_arguments})
@@ -135,12 +143,66 @@ def try_locks(node: Node, scratch: Scratch, found: Examination, timeout: float) 
     listener = node.raw_connection(timeout)
     try:
         listener.connect()
-        is_heard = _subscribe(listener, scratch, found) and _count_receivers(scratch.raw, listener, scratch, found)
+        if scratch.ranges is not None and _try_sharded_channels(listener, scratch, found):
+            is_heard = True
+        else:
+            is_heard = _subscribe(listener, scratch, found) and _count_receivers(scratch.raw, listener, scratch, found)
         _run_scripts(scratch, found)
         if is_heard:
             _await_wake_up(listener, found, timeout)
     finally:
         close(listener)
+
+
+def _try_sharded_channels(listener: RawConnection, scratch: Scratch, found: Examination) -> bool:
+    """Let `listener` subscribe on a node of a Cluster, as waiters do; return False if they use other channels there."""
+    raw, channel = scratch.raw, scratch.sharded_channel
+    advice = f"allow this user SSUBSCRIBE, SUNSUBSCRIBE, SPUBLISH and the channels {scratch.prefix}:{{*}}:client:*"
+    reply = try_to_ask(listener, "SSUBSCRIBE", channel)
+    if isinstance(reply, Exception):
+        if not is_unknown_command(str(reply)):
+            says = f"SSUBSCRIBE is refused: {reply}; a dead waiter costs the next ones up to 10 s"
+            found.add(SHARDED, Verdict.NOTE, says, advice)
+        return False
+    receivers = try_to_ask(raw, "SPUBLISH", channel, "doctor")
+    if receivers != 1:
+        says = (
+            f"SPUBLISH is refused: {receivers}" if isinstance(receivers, Exception) else f"SPUBLISH counts {receivers}"
+        )
+        found.add(SHARDED, Verdict.WRONG, f"{says}; a release wakes no waiter", advice)
+        return False
+    listener.read_response()
+    counts = try_to_ask(raw, "PUBSUB", "SHARDNUMSUB", channel)
+    if isinstance(counts, Exception):
+        says = f"PUBSUB SHARDNUMSUB is refused: {counts}; it takes longer to pass over many dead waiters"
+        found.add(SHARDED, Verdict.NOTE, says, "allow this user PUBSUB SHARDNUMSUB")
+    else:
+        found.add(SHARDED, Verdict.OK, "they count their listeners: a release passes over dead waiters at once")
+    scratch.mark = SHARD_MARK.decode()
+    _try_probes(listener, scratch, found)
+    return True
+
+
+def _try_probes(listener: RawConnection, scratch: Scratch, found: Examination) -> None:
+    """Add the finding if clients can't ask each other what their callers wait for."""
+    refusal = refusal_to_subscribe(listener, scratch.prefix, scratch.client)
+    refusal = refusal or refusal_to_publish(scratch.raw, scratch.prefix, scratch.client)
+    if refusal is None:
+        listener.read_response()
+    else:
+        found.findings.append(without_probes(refusal))
+
+
+def without_probes(refusal: Finding) -> Finding:
+    """Return the finding for a refusal where waiters listen on sharded channels, and only probes need the others."""
+    says = f"{refusal.says.partition(';')[0]}; deadlocks between clients are not found"
+    return Finding(refusal.check, Verdict.NOTE, says, refusal.advice)
+
+
+def has_sharded_channels(listener: RawConnection, prefix: str, client: str) -> bool:
+    """Return whether a node of a Cluster lets `listener` subscribe to sharded channels, in whatever slot."""
+    reply = try_to_ask(listener, "SSUBSCRIBE", name_channel(prefix, "relock", client))
+    return not isinstance(reply, Exception) or redirection(words_of(reply)) is not None
 
 
 def _subscribe(listener: RawConnection, scratch: Scratch, found: Examination) -> bool:
