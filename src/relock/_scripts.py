@@ -335,9 +335,13 @@ def load_all() -> None:
     probe_source()
 
 
-def probe(prefix: str) -> tuple[str | bytes, ...]:
-    """Return the command that tries, in a script, what a service may refuse there: see ``lua/_lib/probe.lua``."""
-    return "EVAL", probe_source(), "0", client_channel(prefix, "probe")
+def probe(prefix: str | None) -> tuple[str | bytes, ...]:
+    """Return the command that tries, in a script, what a service may refuse there: see ``lua/_lib/probe.lua``.
+
+    Without a `prefix`, it sends no message.
+    """
+    channels = () if prefix is None else (client_channel(prefix, "probe"),)
+    return "EVAL", probe_source(), "0", *channels
 
 
 @cache

@@ -150,7 +150,8 @@ def test_refused_credentials_end_no_connection_that_works(
             before = calling(server, client)
             assert len(before) == 2  # one of the threads, one of the loop
             provider.give(wrong)  # new connections are refused as well
-            await until_in_loop(lambda: refusals() == 2, "both connections have tried")
+            pool = client._session.masters[0].pool
+            await until_in_loop(lambda: (refusals(), pool.idle_connections) == (2, 1), "both have tried, and are back")
             assert (await lock.extend(), other.extend()) > (0.0, 0.0)
             assert calling(server, client) == before
             provider.current = rotation.next()

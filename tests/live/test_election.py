@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.masters import Deployment
 from support.servers import Server, die_with_parent
+from support.tasks import until as until_in_loop
 from support.until import until
 from support.urls import options_for
 
@@ -267,7 +268,7 @@ async def test_a_loss_cancels_the_function_of_a_task_and_cancelling_ends_the_cam
             leads.clear()
             assert await client.force_release(name)
             await leads.wait()
-        assert set(seen) == {"cancelled", name}
+            await until_in_loop(lambda: set(seen) == {"cancelled", name}, "the callback, a task of its own, is called")
         campaign.cancel()
         with pytest.raises(asyncio.CancelledError):
             await campaign

@@ -18,7 +18,7 @@ from relock._runtime.machine import Machine
 from relock._runtime.session import closing
 from relock._runtime.session.session import Session
 from relock._runtime.wakeups import hub
-from relock._runtime.wakeups.subscription import ThreadSubscription
+from relock._runtime.wakeups.thread_subscription import ThreadSubscription
 from relock._runtime.wakeups.waiter import Waiter
 
 pytestmark = pytest.mark.every_quorum
@@ -190,6 +190,7 @@ def test_what_is_given_to_a_client_that_is_being_closed_is_given_back(
     )
 
 
+@pytest.mark.filterwarnings("ignore:.* it refuses PUBLISH in scripts:relock.RelockWarning")
 def test_a_release_that_may_tell_nobody_is_confirmed_and_the_waiter_gets_the_lock_by_its_heartbeat(
     server: Deployment, connect: Connect, name: str
 ) -> None:

@@ -11,7 +11,7 @@ from support.masters import Deployment
 from support.until import until
 
 from relock import Client, Lock
-from relock._runtime.wakeups.subscription import ThreadSubscription
+from relock._runtime.wakeups.thread_subscription import ThreadSubscription
 from relock._runtime.wakeups.waiter import Waiter
 
 pytestmark = pytest.mark.every_quorum

@@ -14,7 +14,8 @@ from relock._runtime.session.session import Session
 from relock._runtime.wakeups.hub import AnyHub
 from relock._runtime.wakeups.hubs import Hubs
 from relock._runtime.wakeups.shared_subscriptions import SharedSubscriptions
-from relock._runtime.wakeups.subscription import Subscription, ThreadSubscription
+from relock._runtime.wakeups.subscription import Subscription
+from relock._runtime.wakeups.thread_subscription import ThreadSubscription
 from relock.testing._lab import VirtualClient
 from relock.testing._network import VirtualConnection, node_of
 from relock.testing._platform import VirtualPlatform

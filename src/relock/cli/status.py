@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Never
 
 import click
 
@@ -13,8 +13,10 @@ from relock._core.deadlocks import texts_of
 from relock._keys import LATCH, LOCK, SEMAPHORE
 from relock._owner import described
 from relock._rings import ANSWER_SECONDS, Found, find_rings
+from relock.cli._exit_codes import of_signal
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import printable, span
+from relock.cli._signals import Interrupted, ended_by_signals
 from relock.cli._states import State, in_words, look
 
 WATCH_SECONDS = 1.0
@@ -46,7 +48,10 @@ that wait for each other is shown. A client that does not answer within 5 s is n
 @click.option("--watch", is_flag=True, help="Show it anew each second.")
 @node_options
 @json_option
-def status(*, name: str, semaphore: bool, latch: bool, watch: bool, where: Where, as_json: bool) -> None:
+@click.pass_context
+def status(
+    ctx: click.Context, *, name: str, semaphore: bool, latch: bool, watch: bool, where: Where, as_json: bool
+) -> None:
     """Print the holders and the waiters."""
     if semaphore and latch:
         raise click.UsageError("--semaphore and --latch exclude each other")
@@ -55,14 +60,22 @@ def status(*, name: str, semaphore: bool, latch: bool, watch: bool, where: Where
         if not watch:
             click.echo(_show(client, name, kind, as_json))
             return
-        while True:
-            try:
-                shown = _show(client, name, kind, as_json)
-            except QuorumError as error:  # the masters may be back soon
-                shown = json.dumps({"name": name, "error": str(error)}) if as_json else f"not known: {error}"
-            click.clear()  # only a terminal
-            click.echo(shown)
-            time.sleep(WATCH_SECONDS)
+        try:
+            with ended_by_signals():
+                _show_again_and_again(client, name, kind, as_json)
+        except Interrupted as interrupt:
+            ctx.exit(of_signal(interrupt.signum))
+
+
+def _show_again_and_again(client: Client, name: str, kind: str, as_json: bool) -> Never:
+    while True:
+        try:
+            shown = _show(client, name, kind, as_json)
+        except QuorumError as error:  # the masters may be back soon
+            shown = json.dumps({"name": name, "error": str(error)}) if as_json else f"not known: {error}"
+        click.clear()  # only a terminal
+        click.echo(shown)
+        time.sleep(WATCH_SECONDS)
 
 
 def _show(client: Client, name: str, kind: str, as_json: bool) -> str:

@@ -10,8 +10,10 @@ import click
 
 from relock import Client, QuorumError
 from relock._keys import KINDS, LOCK
+from relock.cli._exit_codes import of_signal
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import Seconds, print_json, printable
+from relock.cli._signals import Interrupted, ended_by_signals
 from relock.cli._states import facts_of, in_words, look
 
 # `python -OO` would drop a docstring.
@@ -31,15 +33,21 @@ _CHANGING = ("holders", "queue", "arrived", "error")  # the facts whose changes 
 @click.option("--lines", type=click.IntRange(min=1), help="Print so many lines, and end. Default: until Ctrl-C.")
 @node_options
 @json_option
-def watch(*, name: str, kind: str, interval: float, lines: int | None, where: Where, as_json: bool) -> None:
+@click.pass_context
+def watch(
+    ctx: click.Context, *, name: str, kind: str, interval: float, lines: int | None, where: Where, as_json: bool
+) -> None:
     """Print the changes."""
-    with where.client() as client:
-        for facts, text in islice(_changes(client, name, kind, interval), lines):
-            at = datetime.now().astimezone()
-            if as_json:
-                print_json({"at": at.timestamp(), **facts})
-            else:
-                click.echo(f"{at:%H:%M:%S}  {text}")
+    try:
+        with ended_by_signals(), where.client() as client:
+            for facts, text in islice(_changes(client, name, kind, interval), lines):
+                at = datetime.now().astimezone()
+                if as_json:
+                    print_json({"at": at.timestamp(), **facts})
+                else:
+                    click.echo(f"{at:%H:%M:%S}  {text}")
+    except Interrupted as interrupt:
+        ctx.exit(of_signal(interrupt.signum))
 
 
 def _changes(client: Client, name: str, kind: str, interval: float) -> Iterator[tuple[dict[str, Any], str]]:

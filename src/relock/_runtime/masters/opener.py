@@ -92,7 +92,8 @@ class Opener:
         commands: list[tuple[str | bytes, ...]] = [*naming, *INTRODUCTION, ("TIME",)]
         if facts.marker is not None:
             commands.append(("HMGET", facts.marker, "guard_ms"))
-        probes = [probe(self.options.prefix)] if facts.refusals is None else []
+        # The scripts of a Cluster send messages in another way, which `Cluster` tries when it learns its kind.
+        probes = [probe(None if facts.marker is None else self.options.prefix)] if facts.refusals is None else []
         commands += probes
         sent_at = self.clock()
         raw.send_packed_command(raw.pack_commands(commands), check_health=False)

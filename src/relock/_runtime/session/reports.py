@@ -116,7 +116,9 @@ class Reports(MasterListener):
 
     def _renew(self, facts: MasterFacts) -> None:
         for hub in self._session.hubs.all():
-            hub.subscriptions[facts.index].renew()
+            for subscription in list(hub.subscriptions):  # to all nodes of a Cluster
+                if subscription.index == facts.index:
+                    subscription.renew()
         for foreground in self._session.foregrounds.copy():
             foreground.renew()
 

@@ -26,7 +26,8 @@ from relock._runtime.masters.master import Master
 from relock._runtime.platform import Platform
 from relock._runtime.wait_queue import WaitQueue
 from relock._runtime.wakeups.shared_subscriptions import BUSY_SECONDS, VACANT_SECONDS, SharedSubscriptions
-from relock._runtime.wakeups.subscription import Subscription, ThreadSubscription
+from relock._runtime.wakeups.subscription import Subscription
+from relock._runtime.wakeups.thread_subscription import ThreadSubscription
 from relock._runtime.wakeups.waiter import GATHER_SECONDS, Waiter
 from relock._scripts import TOKEN_MAX
 
