@@ -35,13 +35,19 @@ def relock_bytes(*words: str, nodes: str, **environment: str) -> "subprocess.Com
     )
 
 
+def begin() -> None:
+    """Set, in the new process, the signals of a foreground process. One in the background ignores SIGINT."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def start(*words: str, nodes: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "relock", *words],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes},
-        preexec_fn=die_with_parent,  # noqa: PLW1509
+        preexec_fn=begin,  # noqa: PLW1509
     )
 
 

@@ -266,7 +266,8 @@ class Hub(ABC, Generic[S]):
         owner, number, granted_us = self.owner_head + uuid, int(token), int(micros)
         if not 0 < number <= TOKEN_MAX:
             return
-        begins, waiter = subscription.granted_at(granted_us, incarnation, self._clock()), self.waiters.get(owner)
+        begins = subscription.granted_at(granted_us, incarnation, self._clock())
+        waiter = self.waiters.get(owner)
         if self.channels is not None and waiter is not None and not self.channels.is_current(waiter.keys, subscription):
             begins = NEVER  # the slot's calls go to another node by now
         # `tuple.__new__` takes all fields of a Handed, and avoids the class's `__new__`, which is Python code.
