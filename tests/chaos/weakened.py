@@ -174,7 +174,11 @@ def name_threads() -> None:
     """Give all holds of a thread the same name on the masters, so that a late release of one ends another."""
     from relock._runtime.wakeups.hub import AnyHub, Hub
 
+    draw = Hub.draw_names
+
     def draw_names(hub: AnyHub) -> None:
+        draw(hub)
+
         def name(_: int) -> bytes:
             return b"%bthread%x" % (hub.owner_head, threading.get_ident())
 
