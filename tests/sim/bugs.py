@@ -56,7 +56,7 @@ BUGS = [
         f"{CORE}/flows/acquire.py",
         "outcome = judge(answers, spec.masters, sent_at + spec.validity, clock())",
         "outcome = judge(answers, spec.masters, clock() + spec.validity, clock())",
-        seed=1006,
+        seed=1054,
     ),
     Bug(
         "a renewal counts from its reply",
@@ -70,7 +70,7 @@ BUGS = [
         f"{CORE}/hold.py",
         "is_in_time = now < deadline_of(self.lease_ends, self.quorum)",
         "is_in_time = True",
-        seed=1584,
+        seed=2813,
     ),
     Bug(
         "a hold is believed forever",
@@ -84,14 +84,14 @@ BUGS = [
         f"{CORE}/hold.py",
         'if is_status(answer, b"absent"):\n                self.lease_ends[i] = NEVER',
         'if is_status(answer, b"absent"):\n                pass',
-        seed=1051,
+        seed=1065,
     ),
     Bug(
         "a hold that is released is healed",
         f"{CORE}/flows/extend.py",
         "holds = [hold for hold in holds if is_current(hold)]",
         "holds = list(holds)",
-        seed=1608,
+        seed=1284,
     ),
     Bug(
         "nothing is undone",
@@ -126,7 +126,7 @@ BUGS = [
         f"{CORE}/clocks.py",
         "min(int(earliest * 1e6), NOT_AFTER_US_MAX) if earliest > 0.0 else 0",
         "NOT_AFTER_US_MAX",
-        seed=1023,
+        seed=1026,
     ),
     Bug(
         "an enqueue is never void",
@@ -182,14 +182,14 @@ BUGS = [
         "lua/_lib/tell.lua",
         "local publish_counts = true",
         "local publish_counts = false",
-        seed=1310,
+        seed=1431,
     ),
     Bug(
         "a wait is over before its place is given up",
         f"{CORE}/waiting.py",
         "patience.is_over(outcome, now)):\n                yield from self._leave(outcome)\n",
         "patience.is_over(outcome, now)):\n",
-        seed=1023,
+        seed=1133,
     ),
     Bug(
         "a token is not above the last one",
@@ -203,7 +203,7 @@ BUGS = [
         f"{CORE}/quorum.py",
         "token = max(tokens)",
         "token = min(tokens)",
-        seed=1015,
+        seed=1007,
     ),
     Bug(
         "a release does not write the token back",
@@ -257,7 +257,7 @@ BUGS = [
             "  redis.call('SET', token, last + 1, 'PX', token_ms)\n"
             "  if last then\n    return 'granted ' .. now .. ' ' .. redis.call('GET', token)\n  end\n"
         ),
-        seed=1086,
+        seed=1007,
     ),
     Bug(
         "tickets are read from the client's clock",
@@ -271,28 +271,28 @@ BUGS = [
         "lua/enqueue.lua",
         "redis.pcall('ZCOUNT', queue, chosen, '+inf') ~= 0 then",
         "false then",
-        seed=1060,
+        seed=1144,
     ),
     Bug(
         "a ticket is proposed that others have passed",
         "lua/_lib/place.lua",
         "math.max(tonumber(last[2] or 0) + 1, ticket_above_holders",
         "math.max(ticket_above_holders",
-        seed=1060,
+        seed=1271,
     ),
     Bug(
         "a token that clocks far apart made is not written to a quorum",
         f"{CORE}/quorum.py",
         "highest >= reply[1]:",
         "False:",
-        seed=1038,
+        seed=1045,
     ),
     Bug(
         "a waiting thread that leaves lets no other one read the subscriptions",
         "src/relock/_runtime/wakeups/shared_subscriptions.py",
         "        if _LEADER in self._role:\n            return\n        follower",
         "        if self._role is not None:\n            return\n        follower",
-        seed=3608,
+        seed=1446,
     ),
     Bug(
         "heartbeats are never sent",
@@ -306,7 +306,7 @@ BUGS = [
         "lua/_lib/lengthen.lua",
         "math.max(redis.call('PTTL', key), tonumber(ttl_ms), 1)",
         "math.max(tonumber(ttl_ms), 1)",
-        seed=1358,
+        seed=1069,
     ),
     Bug(
         "nobody wakes the thread that sends heartbeats",
@@ -327,7 +327,7 @@ BUGS = [
         f"{CORE}/waiting.py",
         "            if grant.owner not in self.declined:\n",
         "            if grant.owner:\n",
-        seed=1253,
+        seed=1102,
     ),
     Bug(
         "a grant counts from the arrival of its message",
@@ -341,7 +341,7 @@ BUGS = [
         f"{CORE}/quorum.py",
         "begins + lease - drift_of(lease, drift_factor)",
         "begins + 5.0 - drift_of(5.0, drift_factor)",
-        seed=1006,
+        seed=1031,
     ),
     Bug(
         "nobody gives back a grant for a waiter that has left",
@@ -369,7 +369,7 @@ BUGS = [
         "lua/_lib/hand_over.lua",
         "token and token + 1 or next_token(token_key, now_us, lease_ms)",
         "(remember(token_key, now_us, now_us, lease_ms) or true) and now_us",
-        seed=1000,
+        seed=1002,
     ),
     Bug(
         "a clock that steps goes unnoticed",
@@ -432,7 +432,7 @@ BUGS = [
         f"{CORE}/interrupts.py",
         "            for owner in owners:\n                host.undo(",
         "            for owner in ():\n                host.undo(",
-        seed=1060,
+        seed=1027,
     ),
     Bug(
         "a hold whose release was interrupted is renewed for nobody",
@@ -456,7 +456,7 @@ BUGS = [
         "lua/acquire.lua",
         "tonumber(now) > tonumber(not_after_us) then",
         "tonumber(now) > tonumber(not_after_us) + 1e12 then",
-        seed=1363,
+        seed=1009,
     ),
     Bug(
         "a forked child goes by its parent's name",
@@ -476,7 +476,7 @@ BUGS = [
         f"{CORE}/hold.py",
         "            self.leased = before if self.leased is None else self.leased\n",
         "            self.leased = None\n",
-        seed=4811,
+        seed=1676,
     ),
     Bug(
         "a nested acquire with a longer ttl does not ask for it",
@@ -498,7 +498,7 @@ BUGS = [
         f"{RUNTIME}/wakeups/subscription.py",
         "return self._is_misled or self._incarnation != self._master.facts.incarnation",
         "return False",
-        seed=1043,
+        seed=1075,
     ),
     Bug(
         "a grant is taken whichever incarnation has made it",
@@ -527,7 +527,7 @@ BUGS = [
         f"{RUNTIME}/background/telling.py",
         "self.hand(self._handle, (copy_context(), logger, made, args), is_ordinary=level < logging.WARNING)",
         "self._handle((copy_context(), logger, made, args))",
-        seed=1089,
+        seed=1000,
     ),
     # Only runs in which tasks use clients find these.
     Bug(
@@ -542,7 +542,7 @@ BUGS = [
         f"{RUNTIME}/aio/foreground.py",
         "                await woken\n        finally",
         "                with suppress(asyncio.CancelledError):\n                    await woken\n        finally",
-        seed=1005,
+        seed=1076,
     ),
     Bug(
         "a task's lease counts from the answer",
@@ -563,7 +563,7 @@ BUGS = [
         "src/relock/aio_lock.py",
         "        else:\n            interrupted.undo_release(record, self._spec, who, 1)\n",
         "",
-        seed=1005,
+        seed=1194,
     ),
     Bug(
         "a release that was cancelled before it began is not carried out",
@@ -591,7 +591,7 @@ BUGS = [
         f"{RUNTIME}/aio/loop_inbox.py",
         "            inboxes.loop.call_soon_threadsafe(self.ring)\n",
         "            pass\n",
-        seed=1107,
+        seed=1167,
     ),
     Bug(
         "a loop's connection is used on though it leads to another server",
@@ -658,7 +658,7 @@ BUGS = [
         f"{RUNTIME}/wakeups/waiter.py",
         "since = self.due_at if pulse is None or pulse.asked_at > self.due_at else pulse.asked_at",
         "since = self.due_at",
-        seed=1107,
+        seed=1031,
     ),
     # Only runs in which callers take several locks find these.
     Bug(
@@ -674,7 +674,7 @@ BUGS = [
         "            yield from self._give_back(record, who, left[refused + 1 :])\n",
         "            behind = [one for one, other in zip(left, outcomes, strict=True) if other is not None]\n"
         "            left = [*left[: refused + 1], *behind[1:]]\n",
-        seed=2266,
+        seed=1182,
     ),
     Bug(
         "a caller that does not get several locks keeps those before the refused one",
@@ -725,7 +725,7 @@ BUGS = [
         "lua/_lib/fit.lua",
         "    while view.slots[slot] do\n",
         "    while false do\n",
-        seed=1036,
+        seed=1022,
     ),
     Bug(
         "an operator's limit is not heeded",
@@ -760,7 +760,7 @@ BUGS = [
         "lua/permit_extend.lua",
         "if not end_ms or on_own('HEXISTS', permits, owner) ~= 1 or tonumber(end_ms) <= math.floor(now_us / 1000) then",
         "if false then",
-        seed=2020,
+        seed=2488,
     ),
     Bug(
         "a permit is healed though another owner has its slot",
@@ -809,7 +809,7 @@ BUGS = [
         "lua/permit_give_back.lua",
         "local waiter = string.match(owner, '^[^~]*')\n",
         "local waiter = string.match(owner, '^[^~]*')\nif true then\n  return 'absent ' .. now\nend\n",
-        seed=1384,
+        seed=1025,
     ),
     Bug(
         "nothing is undone where a task that waits for permits is cancelled",
@@ -845,7 +845,7 @@ BUGS = [
         "lua/_lib/leases.lua",
         "'-inf', digits(math.floor(now_us / 1000)), 'LIMIT'",
         "'-inf', digits(math.floor(now_us / 1000) + 500), 'LIMIT'",
-        seed=1431,
+        seed=1025,
     ),
     Bug(
         "one reader's renewal lengthens all",
@@ -856,7 +856,7 @@ BUGS = [
             "  keep_lease(lock, leases, name, lease_ms, now_us)\n"
             "end\n"
         ),
-        seed=1271,
+        seed=1039,
     ),
     Bug(
         "a reader passes a writer that waits",
@@ -870,14 +870,14 @@ BUGS = [
         "lua/release.lua",
         "    drop_overdue(queue, waiters, now_us)\n    wake_reader(lock, queue, waiters, nil)\n",
         "    drop_overdue(queue, waiters, now_us)\n",
-        seed=1664,
+        seed=2419,
     ),
     Bug(
         "any reader may have the lock beside a writer of its client",
         "lua/_lib/readers.lua",
         "  return uuid == stem and string.gsub(",
         "  return string.gsub(",
-        seed=1271,
+        seed=1374,
     ),
     Bug(
         "a downgrade ends the writer's hold first",
@@ -888,7 +888,7 @@ BUGS = [
             "    outcome = yield from acquire_read(calls, reader, reading, who, hold.deadline, count=levels)\n"
             "    return outcome\n"
         ),
-        seed=1039,
+        seed=1195,
     ),
     Bug(
         "the lock is handed over while readers remain",
@@ -902,7 +902,7 @@ BUGS = [
         "lua/_lib/readers.lua",
         "redis.call('ZREVRANGE', leases, 0, 0, 'WITHSCORES')[2]",
         "redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2]",
-        seed=2887,
+        seed=1312,
     ),
     Bug(
         "a reader may ask to write",
