@@ -53,7 +53,7 @@ if count >= tonumber(parties) then
   local prefix, name = string.match(latch, '^([^{]*:){(.*)}')
   for _, waiter in ipairs(on_own('ZRANGEBYSCORE', waiters, digits(now_us / 1000), '+inf', 'LIMIT', 0, 1000) or {}) do
     local client, uuid = string.match(waiter, '^([!-9;-}]+):([!-9;-}]+)$')
-    --#include channel_of
+    --#include channel of_waiter
     if client then
       tell(prefix, name, client, 'wake ' .. uuid .. ' ' .. name)
     end

@@ -25,6 +25,6 @@ local message = ARGV[2]
 
 local prefix, name = string.match(lock, '^([^{]*:){(.*)}')
 local uuid -- of no waiter: on a Cluster, the client hears this on its own channel
---#include channel_of
+--#include channel of_waiter
 local heard = tell(prefix, name, client, message)
 return { 'told', now_us, publish_counts and heard or -1 }

@@ -15,7 +15,7 @@ local own, room = string.match(owner, '^([^:]*:([^@~&#]*)[^~]*)')
 local client, uuid, lease_ms
 if #grantee <= 512 and grantee ~= own then
   client, uuid, lease_ms = string.match(grantee, '^([!-9;-}]+):([!"$%%\'-9;-?A-}]+@(%d+))$')
-  --#include channel_of
+  --#include channel of_waiter
 end
 if client and publish_counts and lease_ms + 1000 <= tonumber(token_ms) and not string.find(ticket, '%D') then
   last = redis.call('SET', token, now, 'PX', token_ms, 'GET')

@@ -44,7 +44,7 @@ local function tell_first(lock, queue, waiters, me, message)
     end
     -- Printable, no blanks; a name with `~` is a hold's.
     local client, uuid = string.match(waiter, '^([!-9;-}]+):([!-9;-}]+)$')
-    --#include channel_of
+    --#include channel of_waiter
     return client, uuid
   end
   local prefix, name = string.match(lock, '^([^{]*:){(.*)}') -- a semaphore's key goes on behind it

@@ -1,8 +1,8 @@
 -- Provides publish_counts, tell and count_listeners: every message to a client, and every
 -- name of a channel, comes from here.
 --
--- Each client listens on one channel. PUBLISH returns how many clients received a message.
--- On a Cluster, tell_on_cluster takes the place of this fragment, with the same pieces.
+-- The pieces of `channel` say where a waiter listens: the piece of_waiter comes behind each line
+-- that has read the uuid of one. The server's reply says how many clients received a message.
 --
 -- A server may refuse a message, because this user lacks the right to the command or the
 -- channel, or because the server has no PUBLISH. A hold must end even then, so a refusal is
@@ -15,13 +15,14 @@
 local publish_counts = true
 --#end
 
--- Returns how many listen to the channel of each of these clients; an empty table if the server refuses to say.
-local function count_listeners(prefix, _, clients)
+-- Returns how many listen on the channel of each of these clients; an empty table if the server refuses to say.
+local function count_listeners(prefix, name, clients)
+  --#include channel counts
   local channels, counts = {}, {}
   for i = 1, #clients do
-    channels[i] = prefix .. 'client:' .. clients[i]
+    channels[i] = head .. clients[i]
   end
-  local reply = redis.pcall('PUBSUB', 'NUMSUB', unpack(channels))
+  local reply = redis.pcall('PUBSUB', command, unpack(channels))
   for i = 1, #clients do
     counts[i] = reply[2 * i]
   end
@@ -39,7 +40,7 @@ local function tell(prefix, name, client, message)
     return 0
   end
   --#piece heard
-  local heard = redis.pcall('PUBLISH', prefix .. 'client:' .. client, message)
+  --#include channel send
   if type(heard) ~= 'number' then
     publish_counts, heard = false, 0
   end

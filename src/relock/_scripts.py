@@ -39,8 +39,8 @@ REST = "..."
 # Parts of the beginning of a command; the lock's key stands between each two of them.
 Frame = tuple[bytes, ...]
 
-# Fragments of a Cluster's scripts, in place of others.
-_ON_CLUSTER = {name: f"{name}_on_cluster" for name in ("tell", "channel_of")}
+# The fragment of a Cluster's scripts, in place of another.
+_ON_CLUSTER = {"channel": "channel_on_cluster"}
 
 _INCLUDE = re.compile(r"^ *--#include (\w+)(?: (\w+))?$", re.MULTILINE)
 _PIECE = re.compile(r"^ *--#piece (\w+)\n(.*?)\n *--#end$", re.MULTILINE | re.DOTALL)
@@ -139,7 +139,7 @@ class Script:
 
     @cached_property
     def on_cluster(self) -> "Script":
-        """Script for a Cluster: see ``lua/_lib/tell_on_cluster.lua``. The same script, if it sends no messages."""
+        """Script for a Cluster: see ``lua/_lib/channel_on_cluster.lua``. The same script, if it sends no messages."""
         source = self.cluster_source
         return self if source == self.source else evolve(self, source=source, sha=_sha(source))
 

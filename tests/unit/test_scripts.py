@@ -242,15 +242,20 @@ def test_a_piece_that_a_fragment_does_not_have_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize("word", [r"publish\b", "numsub", "client:"])
 def test_one_fragment_alone_sends_messages_and_names_channels(word: str) -> None:
-    """A server may refuse a message, and that fragment decides the consequences."""
+    """A server may refuse a message, and `tell` decides the consequences."""
     using = set()
     for path in Path(str(find_folder())).rglob("*.lua"):
         if re.search(word, re.sub(r"--.*", "", path.read_text()), re.IGNORECASE):
             using.add(path.stem)
-    assert using - {"probe"} == {"tell", "tell_on_cluster"}, "the probe only tries if a message is refused"
+    assert using - {"probe"} == {"channel", "channel_on_cluster"}, "the probe only tries if a message is refused"
+    includes = {path.stem for path in Path(str(find_folder())).rglob("*.lua") if SENDS.search(path.read_text())}
+    assert includes == {"tell"}
 
 
-@pytest.mark.parametrize(("fragment", "count"), [("tell", 2), ("tell_on_cluster", 3)])
+SENDS = re.compile(r"--#include channel (?:send|counts)\b")
+
+
+@pytest.mark.parametrize(("fragment", "count"), [("tell", 1), ("channel", 1), ("channel_on_cluster", 2)])
 def test_no_script_fails_because_a_message_is_refused(fragment: str, count: int) -> None:
     code = re.sub(r"--.*", "", (find_folder() / "_lib" / f"{fragment}.lua").read_text())
     assert "redis.call" not in code

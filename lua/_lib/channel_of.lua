@@ -1,2 +1,0 @@
--- Comes behind each line that has read the uuid of a waiter. On a lone master all waiters listen on the same kind of
--- channel. On a Cluster, channel_of_on_cluster takes the place of this fragment.
