@@ -35,12 +35,12 @@ from relock.aio_lock import AsyncLock, awaited
 from relock.client import Client
 
 if TYPE_CHECKING:
+    from relock._elections import OnLost
     from relock.aio_election import Lead, Stop
     from relock.aio_latch import AsyncLatch
     from relock.aio_multi_lock import AsyncMultiLock
     from relock.aio_rwlock import AsyncRWLock
     from relock.aio_semaphore import AsyncSemaphore
-    from relock.election import OnLost
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -4,34 +4,22 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
+from relock._elections import GOES_ON, LOOK_SECONDS, RETRY_SECONDS, Attempt, OnLost, TermHandle
 from relock._errors import AcquireTimeoutError, LockLostError, NotOwnedError, QuorumError
 from relock._events import Loss
 from relock._owner import serials
 from relock.aio_lock import AsyncLock
-from relock.election import GOES_ON, LOOK_SECONDS, RETRY_SECONDS, OnLost, is_end_of_term
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 
-class AsyncTerm:
+class AsyncTerm(TermHandle[AsyncLock, asyncio.Event]):
     """Leadership of this process, until it is lost or given up. Made by `AsyncClient.elect`; any task may use it.
 
     What `Term` says of a process that stands still holds here, too.
-
-    Attributes:
-        token: the fencing token, larger than that of every earlier leader.
-        lost: set once the leadership is lost or given up.
     """
-
-    def __init__(self, lock: AsyncLock, token: int, lost: asyncio.Event) -> None:
-        self._lock = lock
-        self.token = token
-        self.lost = lost
-
-    def remaining(self) -> float:
-        """Return the seconds for which this process surely leads, if nothing is renewed; 0.0 if it may lead no more."""
-        return self._lock.remaining()
 
     async def ensure(self, seconds: float = 0.0) -> int:
         """Return the token if this process surely leads for `seconds` more, from 0; usually without I/O.
@@ -60,31 +48,27 @@ async def campaign(lock_of: Callable[..., AsyncLock], lead: Lead, stop: Stop, on
     """Await `lead` whenever this process leads, as `AsyncClient.elect` says; `lock_of` makes the lock from options."""
     stop = asyncio.Event() if stop is None else stop
     owner = f"leader-{next(serials)}"  # any task may use the term, but no other campaign has the hold
-    is_warned = False
+    is_down = False
     while not stop.is_set():
-        lost, token = asyncio.Event(), None
+        was_down, is_down = is_down, False
+        attempt, lost = Attempt(), asyncio.Event()
         told = _told(lost, on_lost)
         lock = lock_of(owner=owner, timeout=LOOK_SECONDS, max_hold=math.inf, cancel_on_lost=True, on_lost=told)
-        is_over = False  # what is raised then is of the lock, not of `lead`
         try:
             async with lock:
-                token, is_warned = lock.token, False
-                if token is not None:
-                    await lead(AsyncTerm(lock, token, lost))
-                is_over = True
-        except AcquireTimeoutError:
-            if token is not None:
+                attempt.token = None if stop.is_set() else lock.token
+                if attempt.token is not None:
+                    await lead(AsyncTerm(lock, attempt.token, lost))
+                attempt.is_over = True
+        except (AcquireTimeoutError, QuorumError, LockLostError, NotOwnedError) as error:
+            if attempt.is_ended_by(error, is_told=lost.is_set()):
                 raise
-        except QuorumError as error:
-            if token is not None and not is_over:
-                raise
-            if not is_warned:
-                logger.warning(GOES_ON, lock.name, error)
-            is_warned = True
-            await asyncio.sleep(RETRY_SECONDS)
-        except (LockLostError, NotOwnedError) as error:  # NotOwnedError: it has resigned
-            if not is_over and not is_end_of_term(error, token, lost.is_set()):
-                raise
+            if isinstance(error, QuorumError):
+                is_down = True
+                if not was_down:
+                    logger.warning(GOES_ON, lock.name, error)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
 
 
 def _told(lost: asyncio.Event, on_lost: OnLost) -> Callable[[Loss], Awaitable[None]]:

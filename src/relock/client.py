@@ -43,8 +43,9 @@ from relock._signatures import lists
 from relock.lock import Lock
 
 if TYPE_CHECKING:
+    from relock._elections import OnLost
     from relock._statistics import Statistics
-    from relock.election import Lead, OnLost, Stop
+    from relock.election import Lead, Stop
     from relock.latch import Latch
     from relock.multi_lock import MultiLock
     from relock.rwlock import RWLock
@@ -115,8 +116,7 @@ class Client:
         """Warn once of options that work, but promise less than they seem to."""
         guard, ttl = self._options.guard_for(len(self._nodes)), self._options.ttl
         short = f"restart_guard={guard} is below the ttl of {ttl} s: a lease that a restart forgot may outlast it"
-        number = warning_of_number(len(self._nodes))
-        for text in (number, short if 0 < guard < ttl else None, warning_of_greenlets()):
+        for text in (warning_of_number(len(self._nodes)), short if 0 < guard < ttl else None, warning_of_greenlets()):
             if text is not None:
                 logger.warning(text)
                 warnings.warn(text, RelockWarning, stacklevel=3)

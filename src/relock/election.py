@@ -5,6 +5,7 @@ import math
 import threading
 from collections.abc import Callable
 
+from relock._elections import GOES_ON, LOOK_SECONDS, RETRY_SECONDS, Attempt, OnLost, TermHandle
 from relock._errors import AcquireTimeoutError, LockLostError, NotOwnedError, QuorumError
 from relock._events import Loss
 from relock._owner import serials
@@ -12,31 +13,14 @@ from relock.lock import Lock
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0  # after which a waiting candidate looks whether it must stop; each time it queues anew
-RETRY_SECONDS = 1.0  # between two attempts while too few masters answer
-GOES_ON = "the election of %r goes on, though too few masters answer: %s"
 
-
-class Term:
+class Term(TermHandle[Lock, threading.Event]):
     """Leadership of this process, until it is lost or given up. Made by `Client.elect`; any thread may use it.
 
     As with each lock, a process that stands still for longer than its lease may go on as the leader when another one
     leads already. Call `ensure` before an action that must not happen twice, and check the `token` where it takes
     effect.
-
-    Attributes:
-        token: the fencing token, larger than that of every earlier leader.
-        lost: set once the leadership is lost or given up.
     """
-
-    def __init__(self, lock: Lock, token: int, lost: threading.Event) -> None:
-        self._lock = lock
-        self.token = token
-        self.lost = lost
-
-    def remaining(self) -> float:
-        """Return the seconds for which this process surely leads, if nothing is renewed; 0.0 if it may lead no more."""
-        return self._lock.remaining()
 
     def ensure(self, seconds: float = 0.0) -> int:
         """Return the token if this process surely leads for `seconds` more, from 0; usually without I/O.
@@ -58,7 +42,6 @@ class Term:
 
 
 Lead = Callable[[Term], object]
-OnLost = Callable[[Loss], object] | None
 Stop = threading.Event | None
 
 
@@ -66,35 +49,25 @@ def campaign(lock_of: Callable[..., Lock], lead: Lead, stop: Stop, on_lost: OnLo
     """Call `lead` whenever this process leads, as `Client.elect` says; `lock_of` makes the lock from options."""
     stop = threading.Event() if stop is None else stop
     owner = f"leader-{next(serials)}"  # any thread may use the term, but no other campaign has the hold
-    is_warned = False
+    is_down = False
     while not stop.is_set():
-        lost, token = threading.Event(), None
+        was_down, is_down = is_down, False
+        attempt, lost = Attempt(), threading.Event()
         lock = lock_of(owner=owner, timeout=LOOK_SECONDS, max_hold=math.inf, on_lost=_told(lost, on_lost))
-        is_over = False  # what is raised then is of the lock, not of `lead`
         try:
             with lock:
-                token, is_warned = lock.token, False
-                if token is not None:
-                    lead(Term(lock, token, lost))
-                is_over = True
-        except AcquireTimeoutError:
-            if token is not None:
+                attempt.token = None if stop.is_set() else lock.token
+                if attempt.token is not None:
+                    lead(Term(lock, attempt.token, lost))
+                attempt.is_over = True
+        except (AcquireTimeoutError, QuorumError, LockLostError, NotOwnedError) as error:
+            if attempt.is_ended_by(error, is_told=lost.is_set()):
                 raise
-        except QuorumError as error:
-            if token is not None and not is_over:
-                raise
-            if not is_warned:
-                logger.warning(GOES_ON, lock.name, error)
-            is_warned = True
-            stop.wait(RETRY_SECONDS)
-        except (LockLostError, NotOwnedError) as error:  # NotOwnedError: it has resigned
-            if not is_over and not is_end_of_term(error, token, lost.is_set()):
-                raise
-
-
-def is_end_of_term(error: LockLostError | NotOwnedError, token: int | None, is_told: bool) -> bool:
-    """Return whether an error of `lead` only says that the term with this `token` has ended: the campaign goes on."""
-    return is_told or (isinstance(error, LockLostError) and error.token == token)
+            if isinstance(error, QuorumError):
+                is_down = True
+                if not was_down:
+                    logger.warning(GOES_ON, lock.name, error)
+                stop.wait(RETRY_SECONDS)
 
 
 def _told(lost: threading.Event, on_lost: OnLost) -> Callable[[Loss], object]:

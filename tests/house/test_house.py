@@ -34,7 +34,7 @@ STOREYS = [
     ("_core",),
     ("_runtime",),
     ("_doctor",),
-    ("_holding", "_holding_all", "_latches", "_names", "_permits", "_rings", "_statistics"),
+    ("_elections", "_holding", "_holding_all", "_latches", "_names", "_permits", "_rings", "_statistics"),
     ("lock",),
     ("aio_lock", "election", "latch", "multi_lock", "rwlock", "semaphore"),
     ("client",),
