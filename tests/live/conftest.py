@@ -91,3 +91,11 @@ def cluster(server_kind: str, _clusters: dict[str, ClusterOfServers]) -> Cluster
     if server_kind not in _clusters:
         _clusters[server_kind] = ClusterOfServers(server_kind, find_servers()[server_kind])
     return _clusters[server_kind]
+
+
+@pytest.fixture
+def own_cluster(server_kind: str) -> Iterator[ClusterOfServers]:
+    """Three masters that a test may kill; the others notice within a second or two."""
+    cluster = ClusterOfServers(server_kind, find_servers()[server_kind], node_timeout_ms=1000)
+    yield cluster
+    cluster.close()

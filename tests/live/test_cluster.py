@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -34,14 +34,6 @@ HEARTBEAT_SECONDS = 2.5  # after which a waiter without a message looks again
 LEASE_SECONDS = 30.0  # after which it looks again without heartbeats
 MOVE_SECONDS = 5.0  # within which a waiter that was deaf has had its turn
 BACKOFF_SECONDS_MAX = 1.0  # the longest sleep between two looks while no node answers
-
-
-@pytest.fixture
-def own_cluster(server_kind: str) -> Iterator[ClusterOfServers]:
-    """Three masters that a test may kill; the others notice within a second or two."""
-    cluster = ClusterOfServers(server_kind, find_servers()[server_kind], node_timeout_ms=1000)
-    yield cluster
-    cluster.close()
 
 
 def one_name_each(cluster: ClusterOfServers, name: str) -> list[str]:

@@ -2,14 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
 from support.cluster import ClusterOfServers, knows_sharded_channels, slot_of
 from support.heartbeats import without_heartbeats
 from support.processes import Worker
-from support.servers import Server, find_servers
+from support.servers import Server
 from support.tasks import connecting
 from support.tasks import until as task_until
 from support.until import until
@@ -30,14 +30,6 @@ def sharded(cluster: ClusterOfServers) -> ClusterOfServers:
     if not knows_sharded_channels(cluster):
         pytest.skip("this server knows no sharded channels")
     return cluster
-
-
-@pytest.fixture
-def own_cluster(server_kind: str) -> Iterator[ClusterOfServers]:
-    """Three masters that a test may kill; the others notice within a second or two."""
-    cluster = ClusterOfServers(server_kind, find_servers()[server_kind], node_timeout_ms=1000)
-    yield cluster
-    cluster.close()
 
 
 def listeners(server: Server, name: str) -> list[bytes]:
@@ -80,6 +72,17 @@ class Waiting:
         assert self.has.is_set()
 
 
+def hand_over(holder: Client, other: Client, name: str) -> Waiting:
+    """Have a client wait for a lock until another one releases it, without a heartbeat."""
+    lock = holder.lock(name)
+    lock.acquire()
+    with without_heartbeats():
+        waiting = Waiting(other, holder, name)
+        lock.release()
+        assert waiting.has.wait(WAIT_SECONDS)
+    return waiting
+
+
 def was_given(looker: Client, name: str) -> bool:
     """Return whether the present hold was given by a release: its name then says which hold that was."""
     return "~" in str(looker.info(name).owner)
@@ -104,13 +107,8 @@ def test_a_release_gives_the_lock_in_one_hop_and_nothing_is_broadcast(
     cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
     holder, other = connect(cluster.url), connect(cluster.url)
-    lock = holder.lock(name)
-    lock.acquire()
     before = {word: sent(cluster, word) for word in ("publish", "spublish")}
-    with without_heartbeats():
-        waiting = Waiting(other, holder, name)
-        lock.release()
-        assert waiting.has.wait(WAIT_SECONDS)
+    waiting = hand_over(holder, other, name)
     after = {word: sent(cluster, word) - count for word, count in before.items()}
     if knows_sharded_channels(cluster):
         assert was_given(holder, name)
@@ -152,12 +150,7 @@ def test_clients_of_both_kinds_wake_each_other(
     """A client that connected while one node was older goes on as it began."""
     holder, other = connect(sharded.url), connect(sharded.url)
     connect_as_older(holder if older == "holder" else other)
-    with without_heartbeats():
-        lock = holder.lock(name)
-        lock.acquire()
-        waiting = Waiting(other, holder, name)
-        lock.release()
-        assert waiting.has.wait(WAIT_SECONDS)
+    waiting = hand_over(holder, other, name)
     assert was_given(holder, name) == (older == "holder"), "the waiter's name says where it listens"
     waiting.end()
 

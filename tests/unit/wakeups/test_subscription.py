@@ -14,6 +14,7 @@ from relock._runtime.masters.master import Master
 from relock._runtime.net import channel
 from relock._runtime.wakeups.hub import ThreadHub
 from relock._runtime.wakeups.shared_subscriptions import STUCK_SECONDS
+from relock._runtime.wakeups.thread_subscription import ThreadSubscription
 
 
 @pytest.fixture(params=["with hiredis", "without hiredis"], autouse=True)
@@ -110,17 +111,22 @@ def test_a_subscription_that_hears_of_another_incarnations_grant_is_opened_anew(
     assert subscription.is_confirmed == (not moves)
 
 
-def test_a_connection_that_was_under_way_when_the_client_was_closed_is_closed(
-    hub: ThreadHub, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Servers would count the client as a listener until Python collects the client."""
-    subscription = hub.subscriptions[0]
+def stop_on_connecting(subscription: ThreadSubscription, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the subscription stopped while it connects."""
 
     def connect(line: Line) -> socket.socket:
         subscription.stop()
         return line._ours
 
     monkeypatch.setattr(Line, "_connect", connect)
+
+
+def test_a_connection_that_was_under_way_when_the_client_was_closed_is_closed(
+    hub: ThreadHub, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers would count the client as a listener until Python collects the client."""
+    subscription = hub.subscriptions[0]
+    stop_on_connecting(subscription, monkeypatch)
     master.server.sendall(CONFIRMED)
     subscription.step()
     assert not subscription.is_confirmed
@@ -213,12 +219,7 @@ def test_a_second_connection_that_was_under_way_when_the_client_was_closed_is_cl
     hub: ThreadHub, master: FakeMaster, second: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subscription = hub.subscriptions[0]
-
-    def connect(line: Line) -> socket.socket:
-        subscription.stop()
-        return line._ours
-
-    monkeypatch.setattr(Line, "_connect", connect)
+    stop_on_connecting(subscription, monkeypatch)
     second.server.sendall(CONFIRMED)
     master.server.sendall(published(b"wake 1@3000 a"))
     subscription.step()
