@@ -485,6 +485,16 @@ def test_a_wait_that_is_in_vain_ends_though_nobody_reads_why(
     assert process.returncode == 75
 
 
+def test_without_patience_a_command_gives_up_at_once_while_no_master_answers(start: Start, name: str) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"redis://127.0.0.1:{nobody.getsockname()[1]}/0"
+        process = start(url, "run", name, "--patience", "0", "--", "echo", "ran")
+        out, err = process.communicate(timeout=WITHIN)  # the default patience is as long
+    assert (process.returncode, out) == (69, "")
+    assert "refused" in err
+
+
 def test_a_command_line_that_finds_no_server_ends_though_nobody_reads_why(
     start: Start, own_server: Server, name: str, unread: int
 ) -> None:

@@ -12,10 +12,10 @@ from relock._doctor.asking import close, try_to_ask
 from relock._doctor.findings import Examination, Finding, Verdict
 from relock._keys import LockKeys, client_channel, latch_keys, lock_keys, name_channel, permit_keys
 from relock._owner import SHARD_MARK
-from relock._runtime.net.failures import is_unknown_command, with_advice, words_of
+from relock._runtime.net.failures import is_unknown_command, with_advice
 from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
-from relock._runtime.net.slots import Range, redirection
+from relock._runtime.net.slots import Range, allows_shard_channels
 from relock._scripts import load, pack_argument
 
 SCRATCH_LEASE_MS = 5_000
@@ -201,8 +201,7 @@ def without_probes(refusal: Finding) -> Finding:
 
 def has_sharded_channels(listener: RawConnection, prefix: str, client: str) -> bool:
     """Return whether a node of a Cluster lets `listener` subscribe to sharded channels, in whatever slot."""
-    reply = try_to_ask(listener, "SSUBSCRIBE", name_channel(prefix, "relock", client))
-    return not isinstance(reply, Exception) or redirection(words_of(reply)) is not None
+    return allows_shard_channels(try_to_ask(listener, "SSUBSCRIBE", name_channel(prefix, "relock", client)))
 
 
 def _subscribe(listener: RawConnection, scratch: Scratch, found: Examination) -> bool:

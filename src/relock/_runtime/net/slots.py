@@ -76,11 +76,19 @@ def knows_shard_channels(node: Node, channel: str, timeout: float) -> bool:
         raw.connect()
         raw.send_command("SSUBSCRIBE", channel, check_health=False)
         raw.read_response()
-    except redis_errors.ResponseError as error:  # of another kind, it sends the client to the node of the slot
-        return not (isinstance(error, redis_errors.NoPermissionError) or is_unknown_command(str(error)))
+    except redis_errors.ResponseError as error:
+        return allows_shard_channels(error)
     finally:
         raw.disconnect()
     return True
+
+
+def allows_shard_channels(reply: object) -> bool:
+    """Return whether a reply to SSUBSCRIBE is that of a node which knows sharded channels, and allows this one.
+
+    Any other error sends the client to the node that has the channel's slot.
+    """
+    return not (isinstance(reply, redis_errors.NoPermissionError) or is_unknown_command(str(reply)))
 
 
 def members(seeds: Seeds, timeout: float) -> list[tuple[Node, list[Range]]]:

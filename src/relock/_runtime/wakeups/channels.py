@@ -41,21 +41,6 @@ SCAN_SECONDS = 5.0  # between two looks for channels to ask for, or to give up
 SUBSCRIBE, UNSUBSCRIBE = b"ssubscribe", b"sunsubscribe"
 
 
-class NodeSubscription(Protocol):
-    """Subscription to one node, as its hub's channels see it."""
-
-    channels: "NodeChannels | None"
-
-    def ensure(self) -> object:
-        """Begin to connect, unless the subscription is connected."""
-
-    def call(self) -> None:
-        """Have the subscription settle its channels soon; any thread may call this."""
-
-    def stop(self) -> None:
-        """End the subscription."""
-
-
 class Waiting(Protocol):
     """Hub, as its channels see it."""
 
