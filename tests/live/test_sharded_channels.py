@@ -3,10 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+import redis
 from support.cluster import ClusterOfServers, knows_sharded_channels, slot_of
+from support.credentials import Rotation
 from support.heartbeats import without_heartbeats
 from support.processes import Worker
 from support.servers import Server
@@ -257,6 +260,29 @@ def test_only_so_many_unused_channels_are_kept(
         )
         assert len(listeners(sharded.owner(name), name)) == 1, "one that is used is kept"
     waiting.end()
+
+
+@pytest.mark.skipif(not hasattr(redis.ConnectionPool, "re_auth_callback"), reason="no streaming providers")
+def test_new_credentials_leave_no_waiter_deaf(
+    sharded: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    """The second connection of a subscription asks for the channels of the first one."""
+    rotation = Rotation(name, *sharded.members)
+    given: dict[str, Any] = {"client_name": name, "credential_provider": rotation.provider}
+    holder = connect(sharded.url)
+    other = connect(redis.RedisCluster(host="127.0.0.1", port=sharded.members[0].port, **given))
+    lock = holder.lock(name)
+    lock.acquire()
+    with without_heartbeats():
+        waiting = Waiting(other, holder, name)
+        rotation.change()
+        until(lambda: {*rotation.users_of(name)} == {rotation.user}, within=20, what="all use the new ones")
+        until(lambda: listeners(sharded.owner(name), name), within=20, what="the new connection listens")
+        lock.release()
+        assert waiting.has.wait(WAIT_SECONDS)
+    assert was_given(holder, name)
+    waiting.end()
+    rotation.end()
 
 
 @pytest.mark.every_server
