@@ -394,7 +394,8 @@ def test_a_signal_waits_until_the_processes_have_started() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_ended_tells_what_was_counted_so_far(how: signal.Signals, tmp_path: Path) -> None:
-    said = end_a_demo(how, 128 + how, 0.5, tmp_path, "--plain", begin="2. with the lock")
+    """Ended in the act with the lock, after a line that the demo prints only when it was told of an update."""
+    said = end_a_demo(how, 128 + how, 0.0, tmp_path, "--plain", begin=" had the lock ")
     assert "without a lock, updates are lost, as expected: " in said
     assert "with the lock, at most 1 at a time: 1 at once in " in said, "the stopped act counts, too"
     assert "this was counted so far" in said
