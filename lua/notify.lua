@@ -10,8 +10,9 @@
 -- WRITES
 --   none
 -- PUBLISHES
---   ask   to that client, about one of its holds
---   wait  to that client, which has asked
+--   ask    to that client, about one of its holds
+--   wait   to that client, which has asked
+--   ended  to that client, about a hold that was ended by force
 -- REPEATABLE
 --   A second arrival repeats the message, and a client knows messages that it has had.
 

@@ -354,7 +354,7 @@ class AsyncClient:
         spec, since = self._client._spec_of(name), self._session.clock()
         released, answers = await self._foreground().run(inspect_flows.force_release(spec, self._session.clock))
         if released:
-            self._session.holds.note_forced(name, since)
+            self._session.reports.forced(name, since)
         self._session.raise_pending_warnings()
         check_answered(name, answers, self._session.quorum)
         return bool(released)

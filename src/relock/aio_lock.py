@@ -277,6 +277,7 @@ class AsyncDoor(AsyncReleaseDoor):
         await self._take(who, self._longest, must=True)
         if self._loss_hooks is not None:
             self._loss_hooks.add(self._holds_of(who))
+            self._client._foreground().calls.hear_ends()
         return self
 
     async def __aexit__(
@@ -422,7 +423,8 @@ class AsyncLock(AsyncDoor, AsyncHeldDoor):
     async def force_release(self) -> bool:
         """End any hold of the lock, for operators: the queue goes on, tokens go on rising.
 
-        The owner learns of the loss with its next renewal, nested acquire or release.
+        An owner with ``on_lost`` or ``cancel_on_lost`` is told, and usually learns of the loss in milliseconds. Any
+        other one learns of the loss with its next renewal, nested acquire or release.
 
         Returns:
             True if the lock was held.

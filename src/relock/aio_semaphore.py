@@ -210,7 +210,7 @@ class AsyncSemaphore(SemaphoreHandle):
         since = foreground.session.clock()
         released, answers = await foreground.run(flow)
         if released:
-            foreground.session.holds.note_forced(self.name, since, name.encode())
+            foreground.session.reports.forced(self.name, since, name.encode())
         self._check_answers(answers)
         return bool(released)
 

@@ -315,7 +315,7 @@ class Client:
         since = session.clock()
         released, answers = session.run(inspect_flows.force_release(spec, session.clock))
         if released:
-            session.holds.note_forced(name, since)
+            session.reports.forced(name, since)
         session.raise_pending_warnings()
         check_answered(name, answers, session.quorum)
         return bool(released)

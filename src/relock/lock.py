@@ -308,7 +308,8 @@ class Lock(Door, HeldDoor):
     def force_release(self) -> bool:
         """End any hold of the lock, for operators: the queue goes on, tokens go on rising.
 
-        The owner learns of the loss with its next renewal, nested acquire or release.
+        An owner with ``on_lost`` or ``cancel_on_lost`` is told, and usually learns of the loss in milliseconds. Any
+        other one learns of the loss with its next renewal, nested acquire or release.
 
         Returns:
             True if the lock was held.

@@ -208,7 +208,7 @@ class Semaphore(SemaphoreHandle):
     def force_release(self, owner: str) -> bool:
         """End the permits of one holder, for operators: the next waiter is woken, tokens go on rising.
 
-        The holder learns of the loss with its next renewal or release.
+        The holder learns of the loss as that of a lock does: see `Lock.force_release`.
 
         Args:
             owner: the ``owner`` of one of the holders that `info` names.
@@ -224,7 +224,7 @@ class Semaphore(SemaphoreHandle):
         since = session.clock()
         released, answers = session.run(permit_flows.force_release(self._spec, name, session.clock))
         if released:
-            session.holds.note_forced(self.name, since, name.encode())
+            session.reports.forced(self.name, since, name.encode())
         session.raise_pending_warnings()
         self._check_answers(answers)
         return bool(released)

@@ -82,5 +82,5 @@ def test_a_record_of_the_log_has_the_fields_of_its_event(rig: Rig, name: str, ca
     granted, lost = told()
     about = {"lock": name, "kind": "lock", "owner": hold.owner.decode(), "token": token}
     assert granted == {"event": "Granted", "waited": granted["waited"], **about}
-    assert lost == {"event": "Lost", "code": "forced", "reason": "this client has released it by force", **about}
+    assert lost == {"event": "Lost", "code": "forced", "reason": "it was released by force", **about}
     assert json.loads(json.dumps(lost)) == lost

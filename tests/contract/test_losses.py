@@ -30,12 +30,6 @@ def deleted(rig: Rig, client: Client, name: str) -> None:
     lose(rig, name, lock, lambda: delete(rig, name))
 
 
-def forced_elsewhere(rig: Rig, client: Client, name: str) -> None:
-    lock = client.lock(name)
-    lock.acquire()
-    lose(rig, name, lock, lambda: rig.client().force_release(name))
-
-
 def forced(rig: Rig, client: Client, name: str) -> None:
     lock = client.lock(name)
     lock.acquire()
@@ -85,7 +79,6 @@ def held_too_long(rig: Rig, client: Client, name: str) -> None:
 
 CAUSES: list[tuple[Cause, dict[str, Any], list[LossCode]]] = [
     (deleted, {}, [LossCode.FORGOTTEN]),
-    (forced_elsewhere, {}, [LossCode.FORGOTTEN]),
     (forced, {}, [LossCode.FORCED]),
     (forced_reader, {}, [LossCode.FORCED]),
     (forced_permit, {}, [LossCode.FORCED]),

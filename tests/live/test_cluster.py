@@ -24,7 +24,7 @@ from support.servers import Server, find_servers
 from support.tls import Tls, skipped_without_tls
 from support.until import until
 
-from relock import Client, ConfigurationError, MasterDown, QuorumError, ReleaseUnconfirmed
+from relock import Client, ConfigurationError, Loss, LossCode, MasterDown, QuorumError, ReleaseUnconfirmed
 from relock._runtime.masters import pool
 
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
@@ -218,15 +218,19 @@ def test_many_holds_in_many_slots_are_renewed_together(
 def test_names_info_and_force_release_reach_every_node(
     cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
-    client, operator = connect(cluster.url), connect(cluster.url)
+    told: list[Loss] = []
+    client, operator = connect(cluster.url, on_lost=told.append, ttl=600), connect(cluster.url)
     names = one_name_each(cluster, name)
     for one in names:
         client.lock(one).acquire()
+    until(client._session.hub.is_confirmed, within=30, what="the client listens on its own channel")
     assert sorted(operator.names(f"{name}-*")) == sorted(names)
     for one in names:
         assert operator.info(one).hold_count == 1
         assert operator.force_release(one)
         assert operator.info(one).owner is None
+    until(lambda: {loss.lock for loss in told} == {*names}, within=30, what="no renewal is due for minutes")
+    assert {loss.code for loss in told} == {LossCode.FORCED}
 
 
 @pytest.mark.every_server

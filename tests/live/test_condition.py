@@ -149,7 +149,7 @@ def test_each_level_of_a_hold_that_a_wait_found_lost_says_so(
     lock, condition = client.lock(name), over(client.lock(name))
     lock.acquire()
     lock.acquire()
-    lock.force_release()
+    connect(server.url).force_release(name)
     assert not condition.wait(0.01)
     with pytest.raises(LockLostError):
         lock.release()
@@ -188,10 +188,12 @@ def test_a_wait_takes_the_lock_again_for_as_long_as_was_asked(client: Client, na
         assert lock.remaining() > 8.0
 
 
-def test_a_wait_that_lost_its_hold_leaves_no_waiter_that_takes_a_notify(client: Client, name: str) -> None:
+def test_a_wait_that_lost_its_hold_leaves_no_waiter_that_takes_a_notify(
+    client: Client, connect: Connect, server: Deployment, name: str
+) -> None:
     lock, condition = client.lock(name), over(client.lock(name))
     lock.acquire()
-    lock.force_release()
+    connect(server.url).force_release(name)
     condition.wait(0.01)
     with pytest.raises(LockLostError):
         lock.release()
@@ -207,11 +209,11 @@ def strike(*_: object) -> None:
 
 
 def test_an_interrupted_release_of_a_hold_that_a_wait_found_lost_leaves_nothing(
-    client: Client, name: str, monkeypatch: pytest.MonkeyPatch
+    client: Client, connect: Connect, server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, condition = client.lock(name), over(client.lock(name))
     lock.acquire()
-    lock.force_release()
+    connect(server.url).force_release(name)
     assert not condition.wait(0.01)
     end = client._session.interrupted.leave_lost
 

@@ -66,7 +66,7 @@ def test_the_next_task_after_a_loss_is_told_of_the_loss(connect: Connect, server
 
     asyncio.run(take())
     client.force_release(name)
-    until(lambda: lock.lost, within=60, what="the next renewal finds the hold gone")
+    until(lambda: lock.lost, within=60, what="the loss is known")
     with pytest.raises(LockLostError):
         asyncio.run(take())
 

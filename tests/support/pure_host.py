@@ -68,6 +68,7 @@ class PureHost(Host):
         self.waiters: dict[bytes, object] = {}
         self.serials = itertools.count(1)
         self.awaits_kind = False
+        self.heard_ends = 0
         self.names: Iterator[bytes] = (b"me:%d" % serial for serial in self.serials)
         self.logs_events = lambda: True
         everything: Any = self
@@ -100,6 +101,9 @@ class PureHost(Host):
 
     def is_down(self, master: int) -> bool:  # noqa: ARG002
         return False
+
+    def hear_ends(self) -> None:
+        self.heard_ends += 1
 
     def new_name(self, owner: str) -> bytes:
         return b"me:%b.%d" % (owner.encode(), next(self.serials))

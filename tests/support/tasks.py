@@ -71,9 +71,5 @@ async def free(client: AsyncClient, name: str) -> None:
 
 
 async def lose(client: AsyncClient, name: str) -> None:
-    """Let an operator end the hold, and the hold's owner find that out."""
+    """Let an operator end the hold; its owner soon finds that out."""
     assert await client.force_release(name)
-    hold = next(iter(client._session.holds.of_name(name)))
-    client._session.watchdog.watch(hold)
-    hold.renew_at = 0.0
-    client._session.watchdog.poke()

@@ -29,18 +29,21 @@ class Book(dict[HoldKey, Hold]):
             if held == name and hold.loss is None and hold.keys.kind == kind
         ]
 
-    def note_forced(self, name: str, since: float, owner: bytes | None = None) -> None:
-        """Note that this client has ended by force what was held of `name` at `since`: of a lock, or of one permit.
+    def note_forced(self, name: str, since: float, owner: bytes | None = None) -> list[Hold]:
+        """Note that what was held of `name` at `since` was ended by force: of a lock, or one hold. Return these holds.
 
         Args:
             name: the name of the lock, or of the semaphore.
-            since: the time before the first request to the masters.
-            owner: the name of the hold that has the permits; None for all holds of a lock.
+            since: the time before the first request to the masters, or that of the message.
+            owner: the name of the hold; None for all holds of a lock.
         """
+        forced = []
         for (held, _), hold in self.copy().items():
             is_meant = hold.keys.kind != SEMAPHORE if owner is None else hold.owner == owner
             if held == name and is_meant and hold.granted_at <= since:
                 hold.is_forced = True
+                forced.append(hold)
+        return forced
 
     def all(self) -> list[Hold]:
         """Return every hold, also lost ones; drop lost ones whose owners ended, and the oldest beyond `TOLD_MAX`."""

@@ -81,6 +81,10 @@ class Calls:
         self._at_once = at_once
         self._is_crowded = is_crowded
 
+    def hear_ends(self) -> None:
+        """Have the client hear soon of holds that other clients end by force; later renewals find that anyway."""
+        self._hub.hear_ends()
+
     # Acquire --------------------------------------------------------------------------------------------------------
 
     def acquire(
@@ -110,6 +114,8 @@ class Calls:
             is_plain = not (spec.is_shared or host.holds.had_readers)
             beside, failed = ALONE if is_plain else (yield from beside_own(host, spec, who))
             outcome = failed or (yield from self._take(record, spec, who, until, count=count, beside=beside))
+        if outcome is None and (spec.options.on_lost is not None or host.tells_losses):
+            self._hub.hear_ends()
         if record.gate is not None:
             record.completed = (host.holds.get(key) if outcome is None else None), count
             host.gates.leave(record)

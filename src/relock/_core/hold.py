@@ -20,7 +20,7 @@ REASONS = {  # the words of each code, but those that the caller of `Hold.lose` 
     LossCode.EXPIRED: "its lease ended before it could be renewed",
     LossCode.NOT_RENEWED: "its lease ended, and it was not to be renewed (renew=False)",
     LossCode.FORGOTTEN: "the masters no longer know it: deleted, released by force, flushed, or expired there",
-    LossCode.FORCED: "this client has released it by force",
+    LossCode.FORCED: "it was released by force",
     LossCode.STALLED: "its event loop stands still, for longer than stall_limit",
     LossCode.MAX_HOLD: "max_hold is over, and with it the last lease",
     LossCode.OWNER_ENDED: "its owner ended without releasing it",
@@ -57,7 +57,7 @@ class Hold:
         healing_pending: True if a request that gives a master the hold (again) is under way, or was not answered.
         counts_until: until when an older hold count may still arrive at a master.
         settling: True while the janitor writes the count to the masters again.
-        is_forced: True once this client has released the hold by force.
+        is_forced: True once a client has, or says that it has, ended the hold by force.
         is_stalled: True while the owner's event loop stands still for too long; the hold is not renewed then.
         is_short: True if a releaser gave the hold with a short lease, and no quorum has confirmed more.
         takes_turns: True if the owner may have several calls under way, which take turns at a gate.

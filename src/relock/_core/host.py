@@ -76,6 +76,9 @@ class WaiterRegister(Waiters, Protocol):
     def waiters(self) -> Collection[bytes]:
         """Names of the waiters."""
 
+    def hear_ends(self) -> None:
+        """Have the subscriptions made by which other clients say that they have ended holds by force."""
+
     def new_name(self, owner: str) -> bytes:
         """Return a new ``<client>:<owner>.<uuid>``, the name of one hold of an ``owner=``."""
 
@@ -139,6 +142,7 @@ class Host(ABC):
         rings: the deadlocks that were reported and may still exist, as the names of their waits.
         several: the records of the calls under way that take several locks: they may wait while they hold some.
         steps: the latest steps of masters' clocks.
+        tells_losses: the client itself has a callback for the loss of any hold.
         waited_at: our time at which a caller last began to wait, or was about to.
         waits: the waits under way for locks, in the order in which they began: the owner, the begin, and the end of the
             caller's timeout.
@@ -163,7 +167,7 @@ class Host(ABC):
         self.deadlock_after = 0.0
         self.steps: deque[ClockStep] = deque(maxlen=STEPS_KEPT)
         self.may_be_handed = True
-        self.closed = self.is_closing = False
+        self.closed = self.is_closing = self.tells_losses = False
         self.waited_at = NEVER
 
     @abstractmethod

@@ -11,9 +11,9 @@ from relock.cli._output import print_json, printable
 # `python -OO` would drop a docstring.
 HELP = """End the hold of the lock NAME, of any owner. This takes --force.
 
-The queue goes on, and fencing tokens go on rising. The holder is not asked, and learns only at its next renewal,
-nested acquire or release that the lock is lost: until then two may believe that they have it. A lock that nobody
-holds is no error.
+The queue goes on, and fencing tokens go on rising. The holder is not asked. A holder with on_lost or
+cancel_on_lost is told; any other one learns only at its next renewal, nested acquire or release that the lock is
+lost. Until then two may believe that they have it. A lock that nobody holds is no error.
 
 With --permits-of, NAME is a semaphore: end the permits of this one holder. The next waiter gets them, and the holder
 learns of it as above.

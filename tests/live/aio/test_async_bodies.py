@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from support.masters import Deployment
-from support.tasks import SOON, Connect, free, lose
+from support.tasks import NODE_TIMEOUT, SOON, Connect, free, lose, until
 
 from relock import AsyncClient, LockLostError, LossCode, NotOwnedError
 
@@ -30,6 +30,22 @@ async def test_a_body_is_cancelled_when_its_hold_is_lost(client: AsyncClient, na
     assert task is not None
     assert not task.cancelling()
     await asyncio.sleep(0)
+
+
+async def test_a_body_is_cancelled_at_once_when_another_client_ends_its_hold(
+    server: Deployment, connect: Connect, name: str
+) -> None:
+    client, operator = connect(server.url, ttl=600, node_timeout=NODE_TIMEOUT), connect(server.url)
+
+    async def work() -> None:
+        async with client.lock(name, cancel_on_lost=True):
+            hubs = client._session.hubs
+            await until(lambda: any(hub.is_confirmed() for hub in hubs.all()), "the loop listens")
+            assert await operator.force_release(name)
+            await asyncio.sleep(SOON)  # no renewal is due for minutes
+
+    with pytest.raises(LockLostError, match="by force"):
+        await work()
 
 
 async def test_a_body_that_ends_before_it_is_cancelled_cancels_nothing_else(client: AsyncClient, name: str) -> None:

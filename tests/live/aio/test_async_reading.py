@@ -237,7 +237,7 @@ def test_a_client_that_is_closed_hears_what_comes_for_a_loop_that_nobody_has_fou
     server: Server, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Grants may be on their way, so the subscription stays until all published messages have come."""
-    threads = Client(server.url, node_timeout=NODE_TIMEOUT)
+    threads = Client(server.url, ttl=120, node_timeout=30)  # for as long, a message may be on its way
     session, given_back = threads._session, list[bytes]()
     hub = closed_loop_that_waited(AsyncClient(threads), name)
     monkeypatch.setattr(session.reports, "unclaimed", lambda _keys, owner, _token: given_back.append(owner))

@@ -6,6 +6,7 @@ import pytest
 
 from relock._core.effects import Ask, Failure
 from relock._core.flows.inspect import MasterReplies
+from relock._core.flows.notify import message
 from relock._core.flows.permits import agree, force_release, override
 from relock._core.lock_spec import LockSpec, Wish
 from relock._keys import permit_keys
@@ -87,8 +88,14 @@ def ended(*answers: Any, replies: list[Any]) -> bool:
     flow = force_release(spec(len(answers)), OWNER, lambda: 0.0)
     next(flow)
     flow.send([[answer] for answer in answers])
+    try:
+        tell = flow.send([[reply] for reply in replies])
+    except StopIteration as over:
+        return bool(over.value[0])
+    assert isinstance(tell, Ask)
+    assert [call.own for call in tell.calls] == [message("lock", "a", b"me", b"ended", b"1#1/2", b"a").own]
     with pytest.raises(StopIteration) as end:
-        flow.send([[reply] for reply in replies])
+        flow.send([[SILENT] for _ in replies])
     return bool(end.value.value[0])
 
 

@@ -58,6 +58,7 @@ class Told(HubListener):
         self.fences: list[int] = []
         self.watched = 0
         self.questions: list[bytes] = []
+        self.ends: list[tuple[str, bytes]] = []
 
     def pass_turn_on(self, keys: LockKeys, owner: bytes) -> None:  # noqa: ARG002
         self.passed.append(owner)
@@ -71,6 +72,9 @@ class Told(HubListener):
 
     def asked(self, message: bytes) -> None:
         self.questions.append(message)
+
+    def ended(self, name: str, owner: bytes) -> None:
+        self.ends.append((name, owner))
 
     def subscribed(self) -> None: ...
 
@@ -107,14 +111,32 @@ def test_questions_and_answers_of_other_clients_reach_the_listener_as_they_are(h
     assert waiter.wakes.empty(), "no waiter looks because of them"
 
 
+def test_the_listener_hears_which_hold_another_client_has_ended_by_force(hub: ThreadHub, told: Told) -> None:
+    for message in (b"ended 1@3000~ab.7 a lock", b"ended 2", b"ended ", b"ended 3 \xff"):
+        hub.message(hub.subscriptions[0], message)
+    assert told.ends == [("a lock", b"me:1@3000~ab.7"), ("", b"me:2"), ("", b"me:"), ("\ufffd", b"me:3")]
+
+
 @pytest.mark.parametrize(
     "message",
-    [b"", b"ask", b"asks you 1 me:1", b"Ask you 1 me:1", b" ask x", b"wait", b"waits x", b"probe you 1", b"\xff"],
+    [
+        b"",
+        b"ask",
+        b"ended",
+        b"endeds x",
+        b"asks you 1 me:1",
+        b"Ask you 1 me:1",
+        b" ask x",
+        b"wait",
+        b"waits x",
+        b"probe you 1",
+        b"\xff",
+    ],
 )
 def test_a_word_that_this_version_does_not_know_is_ignored(hub: ThreadHub, told: Told, message: bytes) -> None:
     waiter = hub.register(WAITER, KEYS)
     hub.message(hub.subscriptions[0], message)
-    assert (told.questions, told.passed, told.unclaimed_holds, waiter.handed) == ([], [], [], [])
+    assert (told.questions, told.ends, told.passed, told.unclaimed_holds, waiter.handed) == ([], [], [], [], [])
     assert waiter.wakes.empty()
 
 

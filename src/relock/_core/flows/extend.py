@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from relock._core.effects import Ask, Clock, Effect, Failure, Reply
-from relock._core.flows.ask import nth_of_each
+from relock._core.effects import Answer, Ask, Clock, Effect, Failure, Reply
+from relock._core.flows.ask import first_of_each, nth_of_each
 from relock._core.hold import Hold
 from relock._core.lock_spec import lease_ms, token_ms
-from relock._core.quorum import drift_of, is_status
+from relock._core.quorum import count_status, drift_of, is_status
 from relock._scripts import Call, load
 
 ROUNDS = 2  # a request that came too late is repeated once, with a new clock sample
@@ -43,6 +43,17 @@ def extend(
         if not any(is_status(answer, b"void") for of_hold in answers for answer in of_hold):
             break
     return answers
+
+
+def find_out(hold: Hold, clock: Clock) -> Generator[Effect, Any, None]:
+    """Ask the masters whether they have `hold`, until a quorum has answered that they do not; no lease gets longer."""
+
+    def is_over(answers: Sequence[Answer]) -> bool:
+        return count_status(answers, b"absent") >= hold.quorum
+
+    call = load(hold.keys.script_name("extend")).call(hold.keys, owner=hold.owner, lease_ms=1, token_ms=1)
+    answers = yield Ask((call,), clock() + hold.spec.node_timeout, is_over)
+    hold.drop_absent(first_of_each(answers))
 
 
 def _call(hold: Hold, ttl: float) -> Call:

@@ -8,6 +8,7 @@ from attrs import frozen
 from relock._core.clocks import TICKET_AHEAD_US
 from relock._core.effects import Ask, Clock, Effect, Failure, Reply
 from relock._core.flows.ask import first_of_each
+from relock._core.flows.notify import tell_ended
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import is_status, quorum_of
 from relock._keys import LOCK
@@ -170,6 +171,8 @@ def force_release(spec: LockSpec, clock: Clock) -> Generator[Effect, Any, tuple[
     First look, to learn the largest token. Each master that ends a hold writes a token at least as large. So the next
     grant gets a larger one, even after a hold that was granted since the look.
 
+    Then tell the holders that the look has found. One that was granted the lock since learns of it when it renews.
+
     Return whether a master ended a hold, and the answers. Nothing is ended if too few masters answered the look.
     """
     answers = yield from look(spec, clock, limit=1)
@@ -179,4 +182,7 @@ def force_release(spec: LockSpec, clock: Clock) -> Generator[Effect, Any, tuple[
     fence = KNOWS_ITSELF if len(answers) == 1 else max(info.token or 0, KNOWS_ITSELF + 1)
     call = load("force_release").call(spec.keys, fence=fence, lease_ms=spec.templates.lease_ms)
     answers = first_of_each((yield Ask((call,), clock() + spec.node_timeout)))
-    return any(is_status(answer, b"released") for answer in answers), answers
+    released = any(is_status(answer, b"released") for answer in answers)
+    if released:
+        yield from tell_ended(spec, [holder.owner for holder in info.holders], clock)
+    return released, answers

@@ -10,6 +10,7 @@ from relock._core.effects import Ask, Clock, Effect, Failure
 from relock._core.flows.ask import first_of_each
 from relock._core.flows.extend import ROUNDS
 from relock._core.flows.inspect import MasterReplies, holders_in, look, waiters_in
+from relock._core.flows.notify import tell_ended
 from relock._core.flows.release import end_call
 from relock._core.lock_spec import LockSpec, lease_ms
 from relock._core.quorum import VOID, is_status, quorum_of
@@ -124,7 +125,10 @@ def force_release(spec: LockSpec, owner: str, clock: Clock) -> Generator[Effect,
     )
     call = end_call(spec.keys, owner.encode(), fence, spec.ttl)
     answers = first_of_each((yield Ask((call,), clock() + spec.node_timeout)))
-    return any(is_status(answer, b"released") for answer in answers), answers
+    released = any(is_status(answer, b"released") for answer in answers)
+    if released:
+        yield from tell_ended(spec, [owner], clock)
+    return released, answers
 
 
 def _token_above(reply: list[Any], owner: str) -> int:

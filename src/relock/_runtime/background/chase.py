@@ -24,6 +24,7 @@ from relock._core.deadlocks import Edge, Ring, end_ring, find_ring, own_edges
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows import inspect
 from relock._core.flows.ask import nth_of_each
+from relock._core.flows.notify import is_told, message
 from relock._core.hold import FOREVER
 from relock._core.quorum import NEVER, quorum_of
 from relock._keys import lock_keys
@@ -100,7 +101,7 @@ class Round:
 
     def question(self, asker: bytes, lock: str, hold: bytes, *more: bytes) -> Call:
         """Return the question of the client `asker` for what the owner of a hold of this `lock` waits."""
-        return message(self._session, lock, client_name(hold), b"ask", asker, self._name, hold, *more)
+        return message(self._session.prefix, lock, client_name(hold), b"ask", asker, self._name, hold, *more)
 
     def learn(self, words: bytes) -> bool:
         """Take in the answer to a question of this round; return whether another edge is known by it."""
@@ -195,7 +196,7 @@ class Chase:
             words = [edge.waiter, b"%d" % edge.order, b"%d%d" % (edge.is_sure, edge.may_raise), lock]
         if lock is not None:
             about = lock.decode(errors="replace")
-            send(self._session, [message(self._session, about, asker, b"wait", number, hold, *words)], _is_told)
+            send(self._session, [message(self._session.prefix, about, asker, b"wait", number, hold, *words)], is_told)
 
     def _explore(self) -> None:
         """Look at the locks that edges wait for, and ask for the edges of their holders, until all is known or asked.
@@ -211,7 +212,7 @@ class Chase:
         own_name = self._session.client_id.encode()
         asker = own_name if own_name in askers else next(iter(askers))
         questions = self._round.explore([edge.lock for edge in old], own)
-        send(self._session, [self._round.question(asker, *one) for one in questions], _is_told)
+        send(self._session, [self._round.question(asker, *one) for one in questions], is_told)
         self._judge(old)
 
     def _judge(self, waits: Sequence[Edge]) -> None:
@@ -228,11 +229,6 @@ class Chase:
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
-def message(session: SessionView, lock: str, client: bytes, *words: bytes) -> Call:
-    """Return the call that brings a message about this `lock` to a client."""
-    return load("notify").call(lock_keys(session.prefix, lock), client=client, message=b" ".join(words))
-
-
 def send(session: SessionView, calls: Sequence[Call], is_certain: Callable[[Sequence[Answer]], bool]) -> list[Answer]:
     """Send `calls` to all masters, and wait for their answers until `is_certain`."""
     if not calls:
@@ -244,7 +240,3 @@ def is_answered(answers: Sequence[Answer]) -> bool:
     """Return whether a quorum has answered."""
     replied = sum(not isinstance(answer[-1], Failure) for answer in answers)
     return replied >= quorum_of(len(answers))
-
-
-def _is_told(answers: Sequence[Answer]) -> bool:
-    return any(not isinstance(answer[-1], Failure) for answer in answers)

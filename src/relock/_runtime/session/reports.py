@@ -8,7 +8,8 @@ from typing import Protocol
 
 from relock._core import master_facts, tasks
 from relock._core.clocks import ClockStep
-from relock._core.hold import FOREVER
+from relock._core.flows.extend import find_out
+from relock._core.hold import FOREVER, Hold
 from relock._core.master_facts import NAMELESS, MasterFacts
 from relock._events import MasterBack, MasterDown, MasterWithoutVote
 from relock._keys import LockKeys
@@ -72,6 +73,21 @@ class Reports(MasterListener):
         """Have the janitor act on another client's question, or answer, about a wait."""
         janitor = self._session.janitor
         janitor.hand(tasks.GoOn(partial(janitor.chase.hear, message)))
+
+    def ended(self, name: str, owner: bytes) -> None:
+        """Have the janitor find out whether the hold `owner` has ended, as another client says."""
+        self.forced(name, self._session.clock(), owner)
+
+    def forced(self, name: str, since: float, owner: bytes | None = None) -> None:
+        """Have the janitor find out which holds have ended by force, as `Book.note_forced` describes them."""
+        for hold in self._session.holds.note_forced(name, since, owner):
+            self._session.janitor.hand(tasks.GoOn(partial(self._find_out, hold)))
+
+    def _find_out(self, hold: Hold) -> None:
+        session = self._session
+        if not session.closed:
+            session.run_shielded(find_out(hold, session.clock))
+            session.watchdog.poke()
 
     def subscribed(self) -> None:
         """Have a heartbeat sent now, if there are waiters: messages from before the subscription are lost."""

@@ -76,6 +76,7 @@ class Session(Driver):
         node_timeout = options.node_timeout_for(options.ttl)
         super().__init__(panel, platform, node_timeout)
         self.options = options
+        self.tells_losses = options.on_lost is not None
         self.deadlock_after = options.deadlock_after or DEADLOCK_AFTER_SECONDS
         self.prefix = options.prefix
         self.connection_name = f"relock:{self.client_id}"

@@ -4,7 +4,7 @@ A client's threads have one hub. The tasks of each of its event loops have anoth
 own: see `relock._runtime.aio.loop_hub`. A hub subscribes once to its channel on each master. The masters' scripts
 publish ``wake <uuid> <name>`` there when it is a waiter's turn, or ``grant <uuid> ...`` when a releaser has given that
 waiter the lock. The hub puts an item into the waiter's inbox, so that a message that comes before the wait is not lost.
-Other clients send ``ask`` and ``wait``, to find deadlocks.
+Other clients send ``ask`` and ``wait``, to find deadlocks, and ``ended`` for a hold that they have ended by force.
 
 A message may come for a waiter that this hub does not have (any more). Then other waiters wait behind a turn or a hold
 that no caller uses, so the turn is passed on, or the hold ended, at once.
@@ -80,6 +80,9 @@ class HubListener(Protocol):
 
     def asked(self, message: bytes) -> None:
         """Act on another client's question, or answer, about a wait: see `relock._runtime.background.chase`."""
+
+    def ended(self, name: str, owner: bytes) -> None:
+        """Find out whether the hold `owner` has ended by force, as another client says."""
 
     def subscribed(self) -> None:
         """Note that a subscription is confirmed (again): messages from before may be lost."""
@@ -168,6 +171,11 @@ class Hub(ABC, Generic[S]):
     @abstractmethod
     def new_waiter(self, owner: bytes, keys: LockKeys) -> Waiter:
         """Return a new waiter."""
+
+    def hear_ends(self) -> None:
+        """Have the subscriptions made by which other clients say that they have ended holds by force."""
+        for subscription in self.subscriptions[: len(self._masters)]:
+            subscription.ensure()
 
     def forget(self, owner: bytes, *, served: Hold | None = None) -> None:
         """Note that the waiter `owner` no longer waits; `served` is its hold, in the book already, if it got one."""
@@ -260,6 +268,9 @@ class Hub(ABC, Generic[S]):
             self._woken(subscription, payload)
         elif payload.startswith((b"ask ", b"wait ")):
             self._listener.asked(payload)
+        elif payload.startswith(b"ended "):
+            uuid, _, name = payload.partition(b" ")[2].partition(b" ")
+            self._listener.ended(name.decode(errors="replace"), self.owner_head + uuid)
 
     def _given(self, subscription: S, found: re.Match[bytes]) -> None:
         uuid, hold, token, micros, lease_ms, incarnation, name = found.groups()
