@@ -89,9 +89,16 @@ class Granted(Event):
 
 @frozen
 class NotGranted(Event):
-    """An acquire gave up after `waited` seconds: another owner has the lock, or a waiter's turn comes first."""
+    """An acquire ended without the lock after `waited` seconds.
+
+    Attributes:
+        waited: seconds; 0.0 if an exception ended the call before it began to wait.
+        error: the name of the exception's class, such as ``"QuorumError"`` or ``"CancelledError"``; None if another
+            owner has the lock, or a waiter's turn comes first.
+    """
 
     waited: float
+    error: str | None = field(default=None, kw_only=True)
 
 
 @frozen

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from contract.rigs.rig import Rig
-from relock import Client, Granted, LockLostError, NotGranted, Released, Waiting
+from contract.rigs.rig import BRIEF, Rig
+from relock import Client, Granted, LockLostError, NotGranted, QuorumError, Released, Waiting
 
 
 def door(client: Client, kind: str, name: str) -> Any:
@@ -63,6 +63,41 @@ def test_a_try_that_fails_waits_for_nothing_and_is_named(rig: Rig, name: str) ->
     (event,) = events
     assert (type(event), event.lock, event.token) == (NotGranted, name, None)
     assert event.owner.startswith(client._session.client_id)
+
+
+def test_a_wait_that_is_interrupted_is_told_with_the_exception(rig: Rig, name: str) -> None:
+    events: list[Any] = []
+    client = rig.client(on_event=events.append)
+    rig.warm_up(client)
+    rig.client().lock(name).acquire()
+
+    def told() -> list[Any]:
+        return [event for event in events if event.lock == name]
+
+    assert rig.interrupt(client.lock(name).acquire, when=lambda: told() and rig.is_queued(name))
+    rig.until(lambda: len(told()) == 2, "the end is told")
+    began, ended = told()
+    assert (type(began), type(ended), ended.owner) == (Waiting, NotGranted, began.owner)
+    assert ended.error in ("Interrupted", "CancelledError")
+    assert ended.waited > 0
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["a lock", "several locks"])
+def test_an_acquire_without_a_quorum_is_told_with_the_exception(rig: Rig, name: str, *, several: bool) -> None:
+    events: list[Any] = []
+    client = rig.client(on_event=events.append, node_timeout=BRIEF, patience=0.0)
+    rig.warm_up(client)
+    rig.go_silent()
+    lock = client.lock_all([name, f"{name}-b"]) if several else client.lock(name)
+    with pytest.raises(QuorumError):
+        lock.acquire(timeout=20)
+
+    def told() -> list[Any]:
+        return [(type(event), event.error) for event in events if event.lock == name and not isinstance(event, Waiting)]
+
+    rig.until(told, "the end is told")
+    assert told() == [(NotGranted, "QuorumError")]
+    assert client.statistics().refusals == 0
 
 
 def test_a_record_of_the_log_has_the_fields_of_its_event(rig: Rig, name: str, caplog: pytest.LogCaptureFixture) -> None:

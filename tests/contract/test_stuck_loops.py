@@ -308,10 +308,10 @@ def test_a_call_that_begins_anew_waits_until_it_was_undone(play: Play, monkeypat
         interrupted = scene.session.interrupted_of_tasks
         take_back = interrupted._take_back
 
-        def take_back_late(record: CallRecord) -> None:
+        def take_back_late(record: CallRecord, error: BaseException | None) -> None:
             monkeypatch.undo()
             scene.rig._process.sleep(STUCK_SECONDS)
-            take_back(record)
+            take_back(record, error)
 
         monkeypatch.setattr(interrupted, "_take_back", take_back_late)
         scene.threads.acquire()

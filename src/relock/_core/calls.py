@@ -42,7 +42,7 @@ from relock._core.quorum import (
 )
 from relock._core.tasks import PassOn, PendingCheck, Settle
 from relock._core.waiting import Wait, acquire, first_value, judge_queued
-from relock._errors import LockLostError
+from relock._errors import LockLostError, QuorumError
 from relock._events import Granted, NotGranted, Released, ReleaseUnconfirmed
 from relock._keys import LockKeys
 from relock._options import LockOptions
@@ -140,9 +140,11 @@ class Calls:
         info = inspect_flows.agree(spec.keys.name, answers)
         if info is None:
             failures = tuple(answer for answer in answers if isinstance(answer, Failure))
-            return NoQuorum(failures, len(answers) - len(failures), None)
-        self._tell_refusal(spec, came_at, None)
-        return Refused(info.owner, len(info.queue), info.ttl, None, undecided=False)
+            outcome: Outcome = NoQuorum(failures, len(answers) - len(failures), None)
+        else:
+            outcome = Refused(info.owner, len(info.queue), info.ttl, None, undecided=False)
+        self._tell_no_grant(spec, came_at, None, outcome)
+        return outcome
 
     def _take(
         self, record: CallRecord, spec: LockSpec, who: Owner, until: float, *, count: int, beside: bytes
@@ -220,8 +222,7 @@ class Calls:
         """Forget the waiter of a call that began at `came_at` and has given up; return the `outcome`."""
         self._hub.forget(record.owners[0])
         record.spec = None  # the wait has cleaned up: an error that follows must undo nothing
-        if isinstance(outcome, Refused):
-            self._tell_refusal(spec, came_at, record.owners[0])
+        self._tell_no_grant(spec, came_at, record.owners[0], outcome)
         return outcome
 
     def _queue(
@@ -258,16 +259,17 @@ class Calls:
             owners.append(grants[0].owner)
         return granted, first, grants
 
-    def _tell_refusal(self, spec: LockSpec, came_at: float, owner: bytes | None) -> None:
-        """Report that a call which began at `came_at` has given up, because the masters refused it.
+    def _tell_no_grant(self, spec: LockSpec, came_at: float, owner: bytes | None, outcome: Outcome) -> None:
+        """Report that a call which began at `came_at` has given up, because of the `outcome` of its last look.
 
-        `owner` is the name by which it asked them; None if they were only asked which owner has the lock.
+        `owner` is the name by which it asked the masters; None if they were only asked which owner has the lock.
         """
-        host = self._host
-        host.counters.refusals += 1
+        host, is_refusal = self._host, isinstance(outcome, Refused)
+        host.counters.refusals += is_refusal
         if host.logs_events():
-            name = None if owner is None else owner.decode()
-            host.emit(NotGranted(spec.keys.name, host.clock() - came_at, kind=spec.keys.kind, owner=name))
+            name, error = None if owner is None else owner.decode(), None if is_refusal else QuorumError.__name__
+            waited = host.clock() - came_at
+            host.emit(NotGranted(spec.keys.name, waited, kind=spec.keys.kind, owner=name, error=error))
 
     def _count_steps(self, hold: Hold) -> None:
         """Shorten the leases of a new hold by the steps of masters' clocks that were seen before it was in the book."""

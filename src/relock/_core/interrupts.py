@@ -4,6 +4,7 @@ Before the call sent its first byte, it noted in its `CallRecord` what it may le
 or place in the background, or restore the count of the caller's hold.
 """
 
+import sys
 from collections.abc import Callable
 
 from relock._core.book import stand_in
@@ -13,6 +14,7 @@ from relock._core.host import Host
 from relock._core.lock_spec import LockSpec, MultiSpec
 from relock._core.quorum import NEVER
 from relock._core.tasks import GoOn
+from relock._events import NotGranted
 from relock._owner import Owner
 
 
@@ -62,8 +64,11 @@ class Interrupted:
         self._may_wait = may_wait
         self._deferred_releases: set[_DeferredRelease] = set()
 
-    def undo_acquire(self, record: CallRecord) -> None:
-        """End in the background what the interrupted call of `record` may have left.
+    def undo_acquire(self, record: CallRecord, error: BaseException | None = None) -> None:
+        """End in the background what the interrupted call of `record` may have left; report it as not granted.
+
+        Without the `error` that ended the call, that is the one which is being handled. If there is none, the call will
+        begin anew, or its event loop is closed, and nothing is reported.
 
         A call that ended with an error of its own has left nothing, so then there is nothing to do. The gate is left
         last: the undo restores the old count, and so would overwrite the levels that another call took meanwhile.
@@ -77,7 +82,7 @@ class Interrupted:
             self._give_back(record, *record.completed)
             if record.hold is not None:
                 record.completed = None  # already noted: noting it twice would release one level too many
-        self._take_back(record)
+        self._take_back(record, error or sys.exception())
         record.completed = None, 0
         self._host.gates.leave(record)  # also if the call was still in line
         self._host.waits.pop(record, None)
@@ -105,7 +110,7 @@ class Interrupted:
         record.completed = None, 0
         self._host.gates.leave(record)
 
-    def _take_back(self, record: CallRecord) -> None:
+    def _take_back(self, record: CallRecord, error: BaseException | None = None) -> None:
         host = self._host
         hold, spec = record.hold, record.spec
         if spec is not None:
@@ -114,6 +119,11 @@ class Interrupted:
             for owner in owners:
                 host.undo(spec.keys, owner, 0, spec.ttl, host.clock() + spec.node_timeout)
             host.hubs.forget(owners[0])  # Undo, then forget: `close` waits for the waiter, and then for the undos
+            if error is not None and host.logs_events():
+                keys, name, now = spec.keys, owners[0].decode(), host.clock()
+                waited = now - host.waits[record][1] if record in host.waits else 0.0
+                why = type(error).__name__
+                host.emit(NotGranted(keys.name, waited, kind=keys.kind, owner=name, error=why))
         elif hold is not None:
             hold.count = hold.wanted = record.count
             if record.count:

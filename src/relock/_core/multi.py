@@ -21,7 +21,7 @@ from relock._core.book import Book
 from relock._core.call_record import CallFlow, CallRecord
 from relock._core.calls import Calls
 from relock._core.lock_spec import LockSpec, MultiSpec
-from relock._core.quorum import NEVER, Outcome, Refused
+from relock._core.quorum import NEVER, Outcome
 from relock._core.together import together
 from relock._errors import LockLostError, RelockError
 from relock._events import Loss
@@ -99,7 +99,7 @@ class _MemberCalls(Calls):
     def __init__(self, calls: Calls) -> None:
         super().__init__(calls._host, calls._interrupted, calls._hub, is_crowded=calls._is_crowded)
 
-    def _tell_refusal(self, spec: LockSpec, came_at: float, owner: bytes | None) -> None:
+    def _tell_no_grant(self, spec: LockSpec, came_at: float, owner: bytes | None, outcome: Outcome) -> None:
         """Report nothing: the call goes on, or reports its refusal itself."""
 
     def acquire_all(
@@ -118,8 +118,7 @@ class _MemberCalls(Calls):
                 (outcome,) = yield from self._take_each(record, [member], who, until)
             if outcome is not None:
                 yield from self._give_up(record, who, until)
-                if isinstance(outcome, Refused):
-                    super()._tell_refusal(member, came_at, None)
+                super()._tell_no_grant(member, came_at, None, outcome)
                 return NotAll(member.keys.name, outcome)
             left = left[refused + 1 :]
         yield from self._check_all(record, who)
@@ -159,7 +158,7 @@ class _MemberCalls(Calls):
             if result is None:  # from here on, an undo gives back one level, and leaves levels that came on top
                 part.completed = self._host.holds.get((member.keys.name, who.key)), 1
             elif isinstance(result, RelockError):
-                self._interrupted.undo_acquire(part)  # so that it leaves its gate: a give-back enters earlier ones
+                self._interrupted.undo_acquire(part, result)  # so that it leaves its gate: giving back enters others
         errors = [result for result in results if isinstance(result, RelockError)]
         if errors:
             yield from self._give_back(record, who)

@@ -519,8 +519,12 @@ def test_the_wait_of_a_call_that_has_raised_is_forgotten_once_the_call_is_undone
     with pytest.raises(DeadlockError):
         host.do(host.calls.acquire(record, spec_of(host, "x"), OTHER, FOREVER))
     assert len(host.waits) == 2
-    host.interrupted.undo_acquire(record)
+    host.interrupted.undo_acquire(record, DeadlockError("", lock="x", cycle=()))
     assert [*host.waits] == before
+    told = [event for event in host.events if isinstance(event, NotGranted)]
+    assert [(event.lock, event.error) for event in told] == [("x", "DeadlockError")]
+    host.interrupted.undo_acquire_again(record)
+    assert [event for event in host.events if isinstance(event, NotGranted)] == told
 
 
 def test_a_call_that_does_not_wait_is_part_of_no_deadlock() -> None:

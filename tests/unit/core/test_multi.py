@@ -8,7 +8,8 @@ import pytest
 from support.instructions import Interrupt, Strike
 from support.pure_host import JOB, THREAD, PureHost
 
-from relock import LockLostError, Loss, LossCode, NotGranted, NotOwnedError
+from relock import DeadlockError, LockLostError, Loss, LossCode, NotGranted, NotOwnedError
+from relock._core import calls
 from relock._core.call_record import CallFlow, CallRecord
 from relock._core.multi import NotAll, ToldOnce
 from relock._core.quorum import Refused
@@ -53,6 +54,20 @@ def test_a_caller_waits_while_it_holds_smaller_names_only(who: Owner, masters: i
     assert host.counts(who) == dict.fromkeys("abcde", 1)
     assert [one for one in host.sent if "release" in one] == ["release:ce", "release:e"]
     assert not host.gates._gates
+
+
+def test_a_wait_that_is_part_of_a_deadlock_is_told_with_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(*_: object) -> None:
+        raise DeadlockError("a ring", lock="c")
+
+    monkeypatch.setattr(calls, "check_ring", find)
+    host = PureHost(1, "abc")
+    host.taken = {"c"}
+    with pytest.raises(DeadlockError):
+        host.do(host.acquire_all(until=WAITS))
+    told = [event for event in host.events if isinstance(event, NotGranted)]
+    assert [(event.lock, event.error) for event in told] == [("c", "DeadlockError")]
+    assert host.counts(JOB) == {}
 
 
 def test_a_caller_whose_time_is_over_waits_for_none() -> None:
