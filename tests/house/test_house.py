@@ -41,6 +41,7 @@ STOREYS = [
     ("aio_election", "aio_latch", "aio_multi_lock", "aio_rwlock", "aio_semaphore"),
     ("aio_client",),
     ("_servers",),
+    ("_metrics",),
     ("cli", "prometheus", "testing", "_relock_pytest", "__init__", "__main__"),
 ]
 # Modules that only some rooms may import.

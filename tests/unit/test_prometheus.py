@@ -83,6 +83,7 @@ def test_events_say_how_long_acquires_took() -> None:
     registry, collector = registry_of()
     for event in (
         *(Granted("a", 0.2, 1, kind="lock"), Granted("a", 0.4, 2, kind="lock"), NotGranted("a", 3.0, kind="read")),
+        NotGranted("a", 1.0, kind="lock", error="QuorumError"),
         MasterDown(None, "redis://a:1/0", "no answer"),
     ):
         collector.on_event(event)
@@ -92,6 +93,7 @@ def test_events_say_how_long_acquires_took() -> None:
     assert registry.get_sample_value(f"{name}_sum", granted) == pytest.approx(0.6)
     assert registry.get_sample_value(f"{name}_bucket", {**granted, "le": "0.25"}) == 1
     assert registry.get_sample_value(f"{name}_bucket", {**refused, "le": "5.0"}) == 1
+    assert registry.get_sample_value(f"{name}_count", {"kind": "lock", "outcome": "failed"}) == 1
 
 
 def test_the_alerts_and_the_dashboard_use_metrics_that_there_are() -> None:
