@@ -38,7 +38,7 @@ napoleon_numpy_docstring = False
 # No inventories of other projects are fetched, so that the build needs no network. Names of the standard library, and
 # those private names that docstrings mention, are therefore no links.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(threading|collections|types|typing|redis|asyncio|weakref)(\..*)?"),
+    (r"py:.*", r"(threading|collections|types|typing|redis|asyncio|weakref|opentelemetry)(\..*)?"),
     (r"py:.*", r"[a-z_]+|[A-Z][a-z]+Error|BaseException|Callable|Iterator|Any|Self|Unpack|TracebackType|[PR]"),
     (r"py:.*", r"relock\._.*|relock\.(aio_)?(lock|client)\.(LockSpec|LockOptions|LockClient|[PR])"),
     (r"py:.*", r"ClientOptions|(Client|Lock)Arguments|Lead|Stop|OnLost"),

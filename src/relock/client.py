@@ -403,7 +403,7 @@ class Client:
     def _after_fork(self) -> None:
         """Begin a fresh session in the child, which has neither the parent's holds nor its connections."""
         parents, self._session = self._session, Session(self._nodes, self._options, self._platform)
-        self._session.closed = parents.closed
+        self._session.take_over(parents)
         closing.abandon_in_child(parents)
 
 

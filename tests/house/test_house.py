@@ -42,17 +42,18 @@ STOREYS = [
     ("aio_client",),
     ("_servers",),
     ("_metrics",),
-    ("cli", "prometheus", "testing", "_relock_pytest", "__init__", "__main__"),
+    ("cli", "otel", "prometheus", "testing", "_relock_pytest", "__init__", "__main__"),
 ]
 # Modules that only some rooms may import.
 RESERVED = {
+    "opentelemetry": ("otel",),
     "prometheus_client": ("prometheus",),
     "redis": ("_runtime", "_doctor", "client", "testing"),
     "threading": ("_runtime", "_owner", "lock", "election", "cli"),
     "socket": ("_options", "_runtime", "_servers", "cli"),
     "select": ("_runtime", "cli"),
     "hiredis": ("_runtime", "testing", "cli"),
-    "time": ("_runtime", "_doctor", "_servers", "cli"),
+    "time": ("_runtime", "_doctor", "_servers", "cli", "otel"),
     "random": ("_runtime", "cli", "testing"),
     "asyncio": ("_owner", "_runtime", "aio_lock", "aio_client", "aio_election", "cli", "testing"),
 }

@@ -409,8 +409,8 @@ BUGS = [
     Bug(
         "a forked child keeps its parent's holds",
         "src/relock/client.py",
-        "        self._session.closed = parents.closed\n",
-        "        self._session.closed = parents.closed\n        self._session.holds = parents.holds\n",
+        "        self._session.take_over(parents)\n",
+        "        self._session.take_over(parents)\n        self._session.holds = parents.holds\n",
         seed=1394,
     ),
     Bug(
@@ -461,9 +461,9 @@ BUGS = [
     Bug(
         "a forked child goes by its parent's name",
         "src/relock/client.py",
-        "        self._session.closed = parents.closed\n",
+        "        self._session.take_over(parents)\n",
         (
-            "        self._session.closed = parents.closed\n"
+            "        self._session.take_over(parents)\n"
             "        self._session.client_id = self._session.hub.client = parents.client_id\n"
             "        self._session.hub.owner_head = parents.hub.owner_head\n"
             "        self._session.hubs.add(self._session.hub)\n"

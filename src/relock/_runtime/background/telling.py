@@ -177,7 +177,7 @@ class Log(CallbackQueue):
         *,
         fields: Callable[[], dict[str, object]] | None = None,
     ) -> None:
-        if not _is_enabled(logger, level):
+        if not is_enabled(logger, level):
             return
         frame = sys._getframe(2)
         error, code = sys.exc_info() if exc_info else None, frame.f_code
@@ -243,7 +243,7 @@ class Log(CallbackQueue):
         self._dropped_before = None
 
 
-def _is_enabled(logger: logging.Logger, level: int) -> bool:
+def is_enabled(logger: logging.Logger, level: int) -> bool:
     """Return whether `logger` logs at `level`, like `logging.Logger.isEnabledFor`, but without taking its lock.
 
     A thread that reconfigures the log has that lock, and may wait for a handler that hangs.

@@ -5,7 +5,8 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, reduce
+from typing import Protocol
 
 from relock._core.call_record import CallRecord, Enter
 from relock._core.calls import Calls
@@ -18,11 +19,11 @@ from relock._core.tasks import GoOn
 from relock._errors import ClientClosedError, RelockError
 from relock._events import Event, Granted, Loss, MasterBack, NotGranted, Released, Waiting, fields_of
 from relock._keys import LATCH
-from relock._options import DEADLOCK_AFTER_SECONDS, ClientOptions, default_client_name
+from relock._options import DEADLOCK_AFTER_SECONDS, ClientOptions, OnEvent, OnLost, default_client_name
 from relock._owner import readable
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.background.session_view import ForegroundView
-from relock._runtime.background.telling import CallbackQueue, warn_at_once, warn_caller
+from relock._runtime.background.telling import CallbackQueue, is_enabled, warn_at_once, warn_caller
 from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.driver import Driver
 from relock._runtime.live_set import LiveSet
@@ -44,6 +45,20 @@ PENDING_WARNINGS_MAX = 100  # warnings that wait for a caller
 sessions: "LiveSet[Session]" = LiveSet()  # all sessions of this process
 
 
+class Observer(Protocol):
+    """Observer of a client's events."""
+
+    def note(self, event: Event) -> OnEvent | None:
+        """Note an event; return what is to be called with it on the thread of events, or None.
+
+        This is called where the event is reported, with the context variables of the caller, and in the middle of its
+        call: it must be quick, and neither wait nor raise.
+        """
+
+    def within(self, loss: Loss, tell: OnLost) -> OnLost:
+        """Return `tell`, which is to be called with `loss`, in the surroundings that it should run in."""
+
+
 class Session(Driver):
     """Session: all that a client has in one process: connections, threads, holds. A forked child makes a new one.
 
@@ -59,6 +74,7 @@ class Session(Driver):
         interrupted_of_tasks: the same for tasks.
         is_ending: True while pending work is finished because the interpreter ends.
         is_half_closed: True if an interrupt has cut off a `close`.
+        observers: what else is told of the events.
         reports: acts on news of the masters.
         pending_warnings: warnings that the next caller to finish its call must issue.
     """
@@ -85,6 +101,7 @@ class Session(Driver):
         self.events = CallbackQueue(platform, "relock-events")
         is_heard = event_logger.isEnabledFor if options.on_event is None else bool
         self.logs_events = partial(is_heard, logging.DEBUG)
+        self.observers: list[Observer] = []
         self.pending_warnings: deque[str] = deque(maxlen=PENDING_WARNINGS_MAX)
         self.is_ending = self.is_half_closed = self.has_warned_of_loops = False
         self.closers = itertools.count()
@@ -181,10 +198,10 @@ class Session(Driver):
 
     def tell_loss(self, hold: Hold, loss: Loss) -> None:
         """Have the hold's callbacks and the client's called, in the background."""
-        for callback in hold.callbacks:
-            self.losses.hand(callback, loss)
-        if self.options.on_lost is not None:
-            self.losses.hand(self.options.on_lost, loss)
+        for callback in (*hold.callbacks, self.options.on_lost):
+            if callback is not None:
+                within = (partial(observer.within, loss) for observer in self.observers)
+                self.losses.hand(reduce(lambda tell, put: put(tell), within, callback), loss)
 
     def sweep(self, now: float) -> float:
         """Close connections that were idle for long; return when to look again."""
@@ -197,13 +214,28 @@ class Session(Driver):
 
     # What is told ---------------------------------------------------------------------------------------------------
 
+    def observe(self, observer: Observer) -> None:
+        """Have the `observer` told of each event from now on."""
+        self.observers.append(observer)
+        self.logs_events = partial(bool, logging.DEBUG)
+
+    def take_over(self, parents: "Session") -> None:
+        """Go on in a forked child for the session of the parent: closed if that was, and observed as that was."""
+        self.closed = parents.closed
+        for observer in parents.observers:
+            self.observe(observer)
+
     def emit(self, event: Event) -> None:
-        """Report an event to the logger ``relock.events`` and to the client's callback."""
+        """Report an event to the logger ``relock.events``, to the client's callback and to the observers."""
         is_ordinary = isinstance(event, _ORDINARY_EVENTS)
         if self.options.on_event is not None:
             self.events.hand(self.options.on_event, event, is_ordinary=is_ordinary)
+        for observer in self.observers:
+            if (work := observer.note(event)) is not None:
+                self.events.hand(work, event, is_ordinary=is_ordinary)
         level = logging.DEBUG if is_ordinary else logging.WARNING
-        self.platform.log.write(event_logger, level, "%s", event, fields=partial(fields_of, event))
+        if is_enabled(event_logger, level):  # `write` asks as well, but takes three more calls for that
+            self.platform.log.write(event_logger, level, "%s", event, fields=partial(fields_of, event))
 
     def raise_pending_warnings(self, stacklevel: int = 3, *, beside: BaseException | None = None) -> None:
         """Issue the pending warnings to a caller whose call has done its work, as `telling.warn_caller` does.
