@@ -5,17 +5,19 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from support.servers import Server
 
-from relock import AsyncClient, AsyncLock, NotOwnedError
+from relock import AsyncClient, AsyncLock, Client, Lock, NotOwnedError
 
 pytest.importorskip("fastapi", reason="it comes with the extra test")
 pytest.importorskip("httpx", reason="it comes with the extra test")
+import anyio.to_thread
 import httpx
 from fastapi import BackgroundTasks, Depends, FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
@@ -172,3 +174,45 @@ def test_a_body_that_is_streamed_and_a_plain_function_do_not_hold_what_a_depende
         await client.close()
 
     asyncio.run(scene())
+
+
+def test_a_plain_dependency_without_an_owner_is_left_in_another_thread(server: Server, name: str) -> None:
+    """The endpoint keeps the thread busy that entered the dependency, so another one leaves it."""
+    app, client, entered, done = FastAPI(), Client(server.url), list[int](), threading.Event()
+    errors = list[BaseException]()
+
+    def lock() -> Iterator[Lock]:
+        entered.append(threading.get_ident())
+        try:
+            with client.lock(name) as held:
+                yield held
+        except NotOwnedError as error:
+            errors.append(error)
+
+    @app.post("/")
+    async def endpoint(held: Annotated[Lock, Depends(lock)]) -> int:
+        working = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            assert threading.get_ident() in entered, "the pool gives the thread that became idle last"
+            loop.call_soon_threadsafe(working.set)
+            done.wait()
+
+        tasks.append(asyncio.create_task(anyio.to_thread.run_sync(work)))
+        await working.wait()
+        return 1
+
+    tasks = list[asyncio.Task[None]]()
+
+    async def scene() -> None:
+        try:
+            assert await answer(app, "/") == 1
+        finally:
+            done.set()
+            await asyncio.gather(*tasks)
+
+    asyncio.run(scene())
+    assert len(errors) == 1
+    assert client.info(name).held, "the first thread keeps the lock"
+    client.close()

@@ -38,7 +38,7 @@ def _modules(folder: Path) -> dict[str, str]:
             module = folder / f"{re.sub(r'[^a-zA-Z0-9]', '_', name)}.py"
             module.write_text(_python_of(page.read_text()))
             found[str(module)] = name
-    for script in (ROOT / "docs" / "examples").glob("*.py"):
+    for script in (ROOT / "docs" / "examples").rglob("*.py"):
         if "fastapi" not in script.read_text() or find_spec("fastapi"):  # comes with the extra test
             found[str(script)] = str(script.relative_to(ROOT))
     return found

@@ -1,0 +1,1 @@
+"""App of Django that sends invoices."""
