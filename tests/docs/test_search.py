@@ -36,6 +36,10 @@ def titles_and_terms(page: Path) -> str:
         ("barrier", "how-to/latch"),
         ("two locks", "how-to/several-locks"),
         ("readers and writers", "how-to/read-write-lock"),
+        ("redlock", "how-to/migrating-from-pottery"),
+        ("redis-py", "how-to/migrating-from-redis-py"),
+        ("python-redis-lock", "how-to/migrating-from-python-redis-lock"),
+        ("redisson", "how-to/migrating-from-redisson"),
     ],
 )
 def test_a_word_leads_to_its_page(word: str, page: str) -> None:
