@@ -160,7 +160,7 @@ def test_an_interrupt_in_the_queue(kind: Kind, rig: Rig, name: str) -> None:
 @pytest.mark.parametrize("kind", SINGLE)
 def test_a_request_that_its_own_undo_has_passed(kind: Kind, rig: Rig, name: str) -> None:
     """The undo of an interrupted acquire arrives first, on another connection, while the acquire is not void yet."""
-    client = rig.client()
+    client = rig.client(node_timeout=2.0)  # after which the undo is sent again
     rig.warm_up(client, kind)
     lock, _ = make(client, name, kind)
     faults = [line.hold_request(calls(name, "acquire", "permit_acquire", "read_acquire")) for line in rig.lines]
@@ -176,7 +176,7 @@ def test_a_request_that_its_own_undo_has_passed(kind: Kind, rig: Rig, name: str)
 
 def test_a_count_that_its_own_correction_has_passed(rig: Rig, name: str) -> None:
     """The count that an interrupt leaves of a nested acquire is written before the larger count of the acquire."""
-    client = rig.client()
+    client = rig.client(node_timeout=2.0)  # after which the undo is sent again
     rig.warm_up(client)
     lock = client.lock(name)
     rig.take_everywhere(lock, 1)

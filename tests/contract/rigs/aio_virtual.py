@@ -11,7 +11,7 @@ from typing import Any
 from support.virtual_actor import VirtualActor
 
 from contract.rigs.aio import ClientOfActors
-from contract.rigs.rig import NODE_TIMEOUT, TTL, Interrupted
+from contract.rigs.rig import TTL, VIRTUAL_NODE_TIMEOUT, Interrupted
 from contract.rigs.virtual import VirtualRig
 from contract.rigs.watch import Watch
 from relock._owner import running_loop
@@ -45,7 +45,7 @@ class AioVirtualRig(VirtualRig):
         task = asyncio.current_task(loop)
         return next((actor for actor in self._actors.values() if actor.task is task), None) if task else None
 
-    def client(self, *, ttl: float = TTL, node_timeout: float = NODE_TIMEOUT, **options: Any) -> Any:
+    def client(self, *, ttl: float = TTL, node_timeout: float = VIRTUAL_NODE_TIMEOUT, **options: Any) -> Any:
         """Return a client behind the lines."""
         return ClientOfActors(super().client(ttl=ttl, node_timeout=node_timeout, **options), self.watch, self._actor)
 

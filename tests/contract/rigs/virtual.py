@@ -10,7 +10,7 @@ from greenlet import GreenletExit, getcurrent
 from support.proxy import ON_REQUESTS, Fault, Line
 from support.urls import GUARD_SECONDS
 
-from contract.rigs.rig import NODE_TIMEOUT, SOON, TTL, Interrupted, Rig
+from contract.rigs.rig import SOON, TTL, VIRTUAL_NODE_TIMEOUT, Interrupted, Rig
 from contract.rigs.threads import WatchedClient
 from contract.rigs.watch import Watch, WatchedPlatform
 from relock import Client
@@ -53,7 +53,7 @@ class VirtualRig(Rig):
         task.result()
         assert not self._world.errors, "no thread has died"
 
-    def client(self, *, ttl: float = TTL, node_timeout: float = NODE_TIMEOUT, **options: Any) -> Client:
+    def client(self, *, ttl: float = TTL, node_timeout: float = VIRTUAL_NODE_TIMEOUT, **options: Any) -> Client:
         """Return a client behind the lines."""
         options = {"ttl": ttl, "node_timeout": node_timeout, **options}
         if self.masters > 1:
