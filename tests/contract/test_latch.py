@@ -260,8 +260,9 @@ def test_a_reply_that_is_lost_counts_once_when_the_caller_repeats_the_arrival(ri
     rig.until_asked(lambda line: line.swallow_reply(calls_script("latch_arrive")), arrive)
     rig.until(lambda: _succeeds(partial(latch.arrive, "a")), "the masters answer again")
     assert arrivals(rig, name).count({b"a"}) >= rig.quorum
-    rig.until(lambda: _succeeds(latch.missing), "the masters answer again")
-    assert latch.missing() == 1
+    missing: list[int] = []
+    rig.until(lambda: _succeeds(lambda: missing.append(latch.missing())), "the masters answer again")
+    assert missing == [1]
 
 
 def test_a_connection_that_breaks_is_no_error(rig: Rig, name: str) -> None:
@@ -280,8 +281,11 @@ def test_a_connection_that_breaks_is_no_error(rig: Rig, name: str) -> None:
 
 
 def test_a_wait_outlasts_masters_that_are_silent_for_less_than_its_patience(rig: Rig, name: str) -> None:
-    """Two short silences, with answers between them, are not one long silence."""
-    client = warm(rig, node_timeout=BRIEF, patience=2.0)
+    """Two short silences, with answers between them, are not one long silence.
+
+    Only virtual time shows the difference: a machine that stands still is as silent as masters are.
+    """
+    client = warm(rig, node_timeout=BRIEF, patience=2.0 + rig.slack)
     running = rig.start(client.latch(name, 1).wait)
     rig.until(lambda: waiting(rig, name), "it waits")
     for _ in range(2):
