@@ -9,8 +9,8 @@ from contract.rigs.rig import Rig, calls
 from relock import Client, Lock
 
 NAMES = 10_000  # of other locks: more than any cache by name holds
-PATIENT = 10.0  # seconds: a node timeout that is longer than any wait here
-HELP_SECONDS = 8.0  # a waiter without a message looks again after that time
+PATIENT = 20.0  # seconds: a node timeout that is longer than any wait here
+HELP_SECONDS = 18.0  # a waiter without a message looks again after that time
 
 
 def use_other_names(client: Client, name: str) -> None:

@@ -28,7 +28,7 @@ from relock._runtime.session import closing
 PATIENT = 10.0  # seconds: a node timeout that is longer than any wait here
 OVERRIDE_SECONDS = 3.0  # a raised limit serves waiters within this time
 SHORT_TTL = 2.0  # seconds, for a lease that a test sees end
-SHORT = {"ttl": SHORT_TTL, "node_timeout": SHORT_TTL / 3}
+RENEWED = {"ttl": 4.5, "node_timeout": 1.5}  # for a lease that is renewed, also by a machine that is busy for seconds
 
 
 each_handoff = pytest.mark.parametrize("handoff", ["grant", "wake"])
@@ -457,7 +457,8 @@ def test_a_large_request_that_gives_up_lets_the_small_ones_in(rig: Rig, name: st
     client, others = warm(rig, node_timeout=PATIENT), warm(rig, node_timeout=PATIENT)
     held, queue = got(others.semaphore(name, 3)), Queue(rig, name)
     rig.lines[0].hold_request(calls(name, "permit_heartbeat"))
-    large = rig.start(lambda: client.semaphore(name, 3).acquire(3, timeout=2.0))
+    timeout = 2.0 + min(rig.slack, 4.0)  # in real time, the small one may take seconds to join
+    large = rig.start(lambda: client.semaphore(name, 3).acquire(3, timeout=timeout))
     rig.until(lambda: rig.queues_are(name, 1), "the large one waits")
     queue.join("small", client.semaphore(name, 3))
     assert large.result() is None
@@ -495,7 +496,7 @@ def test_a_lease_is_its_permit_s_own(rig: Rig, name: str) -> None:
     client, others = warm(rig), warm(rig)
     dead = got(others.semaphore(name, 2, ttl=SHORT_TTL, renew=False))
     living = got(client.semaphore(name, 2))
-    assert refused(client.semaphore(name, 2))
+    assert refused(client.semaphore(name, 2)) or not dead.remaining()
 
     def extend_and_look() -> bool:
         living.extend()
@@ -516,7 +517,7 @@ def test_a_permit_is_renewed_while_its_thread_lives_and_no_longer(rig: Rig, name
     if driver != "threads":
         pytest.skip("the caller outlives its thread; live/aio/test_async_semaphore.py has this for tasks")
     told: list[Any] = []
-    client = warm(rig, **SHORT)
+    client = warm(rig, **RENEWED)
     semaphore, released = client.semaphore(name, 2, on_lost=told.append), list[bool]()
 
     def hold() -> None:
@@ -537,11 +538,11 @@ def test_a_permit_is_renewed_while_its_thread_lives_and_no_longer(rig: Rig, name
 def test_a_permit_with_an_owner_is_kept_until_it_is_released(rig: Rig, name: str) -> None:
     if rig.shares_connections:
         pytest.skip("the task of a thread outlives it here; see live/aio")
-    client = warm(rig, **SHORT)
+    client = warm(rig, **RENEWED)
     semaphore = client.semaphore(name, 2, owner="job")
     permit = rig.start(lambda: got(semaphore)).result()
     renewals = client.statistics().renewals
-    rig.until(lambda: client.statistics().renewals >= renewals + 4, "renewals long after the thread has ended")
+    rig.until(lambda: client.statistics().renewals >= renewals + 2, "renewals long after the thread has ended")
     assert permit.owned()
     assert ":job." in semaphore.info().holders[0].owner
     permit.release()
@@ -562,7 +563,7 @@ def test_permits_of_one_owner_are_different_permits(rig: Rig, name: str) -> None
 
 
 def test_max_hold_ends_a_permit(rig: Rig, name: str) -> None:
-    client = warm(rig, **SHORT)
+    client = warm(rig, ttl=SHORT_TTL, node_timeout=SHORT_TTL / 3)
     permit = got(client.semaphore(name, 1, max_hold=SHORT_TTL / 2))
     rig.until(lambda: permit.lost, "it is lost")
     with pytest.raises(LockLostError, match="max_hold is over"):
@@ -799,12 +800,13 @@ def test_a_lowered_limit_ends_no_permit_and_lets_nobody_in_before_enough_are_bac
 def test_a_limit_of_0_lets_nobody_in_until_it_ends(rig: Rig, name: str) -> None:
     client, operator = warm(rig), warm(rig)
     semaphore = client.semaphore(name, 2)
-    operator.semaphore(name, 2).override(0, SHORT_TTL)
-    begin = rig.clock()
+    operator.semaphore(name, 2).override(0, 60.0)
     assert semaphore.info().limit == 0
     queue = Queue(rig, name)
     queue.join("a", semaphore)
     assert queue.served == []
+    begin = rig.clock()
+    operator.semaphore(name, 2).override(0, SHORT_TTL)
     queue.until_served("a")
     assert rig.clock() - begin < SHORT_TTL + OVERRIDE_SECONDS + 2.0 + rig.slack
     assert semaphore.info().limit == 2
@@ -949,9 +951,14 @@ def test_renewals_give_a_permit_to_a_master_that_forgot_it(rig: Rig, name: str) 
     rig.take_everywhere(semaphore, 2)
     before = rig.permits(name)[0]
     rig.ask(0, "DEL", permits_key_of(name), f"{permits_key_of(name)}:leases")
-    for permit in semaphore._kept:
-        permit.extend()
-    rig.until(lambda: rig.permits(name)[0] == before, "the same owners and slots everywhere")
+
+    def is_given_again() -> bool:
+        """Renew the permits; a quorum may have answered before the master that lacks them, which is then not asked."""
+        for permit in semaphore._kept:
+            permit.extend()
+        return rig.permits(name)[0] == before
+
+    rig.until(is_given_again, "the same owners and slots everywhere")
     leave(semaphore)
     rig.until_free(name, "the release")
 

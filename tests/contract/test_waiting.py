@@ -17,8 +17,8 @@ from relock._core.lock_spec import HANDED_LEASE_SECONDS
 from relock._runtime.net.loop_channel import LoopChannel
 from relock._runtime.wakeups.hubs import Hubs
 
-PATIENT = 10.0  # seconds: a node timeout that is longer than any wait here
-HELP_SECONDS = 8.0  # a waiter without a message looks again after that time
+PATIENT = 20.0  # seconds: a node timeout that is longer than any wait here
+HELP_SECONDS = 18.0  # a waiter without a message looks again after that time
 
 
 def has_come(hubs: Hubs) -> bool:
