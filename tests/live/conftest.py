@@ -16,9 +16,23 @@ from support.until import until
 from support.urls import options_for
 
 from relock import Client
+from relock._options import ClientOptions
 
 GUARD_SECONDS = 120.0  # longer than any lease of the tests that use `three_masters`
 NODE_TIMEOUT = 5.0  # seconds, by default in these tests: a busy machine must not look like a silent master
+
+
+@pytest.fixture(autouse=True)
+def _patience() -> Iterator[None]:
+    """Let clients wait for a master for `NODE_TIMEOUT` by default, or for a third of a short lease."""
+
+    def node_timeout_for(options: ClientOptions, ttl: float) -> float:
+        wanted = NODE_TIMEOUT if options.node_timeout is None else options.node_timeout
+        return min(wanted, ttl / 3)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ClientOptions, "node_timeout_for", node_timeout_for)
+        yield
 
 
 @pytest.fixture
@@ -27,8 +41,6 @@ def connect() -> Iterator[Callable[..., Client]]:
     made: list[Client] = []
 
     def connect(url: Any, **options: Any) -> Client:
-        if not {"ttl", "node_timeout"} & options.keys():
-            options["node_timeout"] = NODE_TIMEOUT
         client = Client(url, **options_for(url, options))
         made.append(client)
         return client

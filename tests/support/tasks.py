@@ -21,8 +21,6 @@ async def connecting() -> AsyncIterator[Connect]:
     made: list[AsyncClient] = []
 
     def connect(url: Any, **options: Any) -> AsyncClient:
-        if not {"ttl", "node_timeout"} & options.keys():
-            options["node_timeout"] = NODE_TIMEOUT
         client = AsyncClient(url, **options_for(url, options))
         made.append(client)
         return client
