@@ -24,7 +24,16 @@ from support.servers import Server, find_servers
 from support.tls import Tls, skipped_without_tls
 from support.until import until
 
-from relock import Client, ConfigurationError, Loss, LossCode, MasterDown, QuorumError, ReleaseUnconfirmed
+from relock import (
+    Client,
+    ConfigurationError,
+    Loss,
+    LossCode,
+    MasterDown,
+    QuorumError,
+    ReleaseUnconfirmed,
+    RenewalFailing,
+)
 from relock._runtime.masters import pool
 
 ACL_PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
@@ -32,7 +41,7 @@ CLUSTER_RIGHTS = ("+cluster|slots", "+asking")
 SHARDED_RIGHTS = re.compile(r"ACL SETUSER relock (\+ssubscribe .*)")
 HEARTBEAT_SECONDS = 2.5  # after which a waiter without a message looks again
 LEASE_SECONDS = 30.0  # after which it looks again without heartbeats
-MOVE_SECONDS = 5.0  # within which a waiter that was deaf has had its turn
+MOVE_SECONDS = 10.0  # within which a waiter that was deaf has had its turn
 BACKOFF_SECONDS_MAX = 1.0  # the longest sleep between two looks while no node answers
 
 
@@ -111,8 +120,8 @@ def test_a_call_for_several_locks_keeps_no_connection_while_it_waits_for_another
         assert connection is not None
         thread = threading.Thread(target=take)
         thread.start()
-        until(partial(bool, busy.line.waiting), within=10, what="the call waits for the connection")
-        until(lambda: sum(pool.idle_connections for pool in pools) == 2, within=5, what="it keeps none to other nodes")
+        until(partial(bool, busy.line.waiting), within=30, what="the call waits for the connection")
+        until(lambda: sum(pool.idle_connections for pool in pools) == 2, within=20, what="it keeps none to other nodes")
         busy.give_back(connection, client._session.clock())
         thread.join()
 
@@ -162,7 +171,7 @@ def test_waiters_are_woken_in_their_order_whichever_nodes_they_listen_at(
             client._session.masters[0].opener.raw_connection()
         threads.append(threading.Thread(target=wait, args=(number, client)))
         threads[-1].start()
-        until(lambda: len(looker.info(name).queue) == len(threads), within=10, what="a caller waits")
+        until(lambda: len(looker.info(name).queue) == len(threads), within=30, what="a caller waits")
     with without_heartbeats():
         released_at = time.monotonic()
         holder.release()
@@ -191,23 +200,23 @@ def test_a_waiter_that_has_died_keeps_its_turn_until_it_is_overdue(
 
     thread = threading.Thread(target=wait)
     thread.start()
-    until(lambda: len(client.info(name).queue) == 2, within=10, what="the live waiter is behind the dead")
+    until(lambda: len(client.info(name).queue) == 2, within=30, what="the live waiter is behind the dead")
     began = time.monotonic()
     lock.release()
     thread.join()
-    assert 0.5 < waited[0] - began < 6 + HEARTBEAT_SECONDS + 3
+    assert 0.5 < waited[0] - began < 6 + HEARTBEAT_SECONDS + 12
 
 
 @pytest.mark.every_server
 def test_many_holds_in_many_slots_are_renewed_together(
     cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
-    client = connect(cluster.url, ttl=4.5)
+    client = connect(cluster.url, ttl=9.0)
     locks = [client.lock(f"{name}-{number}") for number in range(90)]
     assert len({cluster.owner(f"{name}-{number}").port for number in range(90)}) == 3
     for lock in locks:
         lock.acquire()
-    until(lambda: client.statistics().renewals >= 3 * len(locks), within=30, what="three renewals of each")
+    until(lambda: client.statistics().renewals >= 2 * len(locks), within=30, what="two renewals of each")
     assert all(lock.owned() for lock in locks)
     for lock in locks:
         lock.release()
@@ -392,13 +401,15 @@ def test_a_hold_goes_on_while_its_slot_moves(
     cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
     move = Move(cluster, name)
-    client = connect(url_of_documented_user(cluster), ttl=6.0, node_timeout=2.0)
+    events: list[Any] = []
+    client = connect(url_of_documented_user(cluster), ttl=9.0, node_timeout=3.0, on_event=events.append)
     lock = client.lock(move.names[0])
     lock.acquire()
     move.begin()
-    renewals(client, 2)  # while its keys are where they were
-    move.move_keys(key(move.names[0]))
-    time.sleep(2.2)  # the keys are on two nodes, and a renewal is due: it is refused, and tried again
+    renewals(client, 1)  # while its keys are where they were
+    lock.extend()
+    move.move_keys(key(move.names[0]))  # the keys are on two nodes: the next renewal is refused, and tried again
+    until(lambda: any(isinstance(event, RenewalFailing) for event in events), within=30, what="a renewal is refused")
     assert lock.owned()
     move.move_keys(f"{key(move.names[0])}:token")
     renewals(client, 2)  # while the keys are where the slot is about to be
@@ -426,9 +437,9 @@ def test_a_lock_is_released_while_its_slot_moves(
     move.move_keys(key(move.names[0]))
     lock.release()
     assert not lock.owned()
-    until(lambda: any(isinstance(event, ReleaseUnconfirmed) for event in events), within=5, what="the event is told")
+    until(lambda: any(isinstance(event, ReleaseUnconfirmed) for event in events), within=20, what="the event is told")
     move.finish()
-    until(lambda: move.target.cli("EXISTS", key(move.names[0])) == 0, within=5, what="the hold is gone there")
+    until(lambda: move.target.cli("EXISTS", key(move.names[0])) == 0, within=20, what="the hold is gone there")
 
 
 @pytest.mark.every_server
@@ -441,7 +452,7 @@ def test_an_acquire_waits_while_keys_are_split_but_no_longer_than_its_patience(
     began = time.monotonic()
     with pytest.raises(QuorumError, match="TRYAGAIN"):
         connect(cluster.url, patience=1.0).lock(move.names[1]).acquire()
-    assert 1.0 <= time.monotonic() - began < 1.0 + BACKOFF_SECONDS_MAX + 3.0
+    assert 1.0 <= time.monotonic() - began < 1.0 + BACKOFF_SECONDS_MAX + 10.0
     with pytest.raises(QuorumError, match="TRYAGAIN"):
         client.lock(move.names[1]).acquire(blocking=False)
     acquired: list[bool] = []
@@ -486,7 +497,7 @@ def test_a_waiter_goes_on_after_its_slot_has_moved(
     acquired: list[bool] = []
     thread = threading.Thread(target=lambda: acquired.append(other.lock(move.names[0]).acquire(timeout=30)))
     thread.start()
-    until(lambda: len(client.info(move.names[0]).queue) == 1, within=10, what="a caller waits")
+    until(lambda: len(client.info(move.names[0]).queue) == 1, within=30, what="a caller waits")
     move.begin()
     move.finish()
     assert not acquired
@@ -531,6 +542,7 @@ def test_nobody_is_inside_together_while_slots_move_to_and_fro(
             move.begin()
             time.sleep(0.05)
             move.finish()
+    until(lambda: mistakes or all(len(granted) > 3 for granted in tokens.values()), within=60, what="all had turns")
     stop.set()
     for thread in threads:
         thread.join()
@@ -583,11 +595,15 @@ def test_a_replica_that_takes_over_is_found(
         lock.acquire()
     dies = own_cluster.members[0]
     replica = own_cluster.add_replica(dies)
-    until(lambda: replica.cli("DBSIZE") == dies.cli("DBSIZE"), within=10, what="the replica has the locks")
+    until(lambda: replica.cli("DBSIZE") == dies.cli("DBSIZE"), within=30, what="the replica has the locks")
     dies.kill()
     until(lambda: _extends(locks[0]), within=30, what="the hold is renewed at the replica")
     assert all(lock.owned() for lock in locks)
-    assert any(isinstance(event, MasterDown) and str(dies.port) in event.master for event in events)
+
+    def is_told() -> bool:
+        return any(isinstance(event, MasterDown) and str(dies.port) in event.master for event in events)
+
+    until(is_told, within=20, what="an event tells that it is down")
     fresh = connect(own_cluster.url_by(*own_cluster.members[:2]))
     assert not fresh.lock(names[0]).acquire(blocking=False)
     for lock in locks:
@@ -625,7 +641,7 @@ def test_min_replicas_counts_those_of_the_node_that_has_the_slot(
     own_cluster.add_replica(followed)
     client = connect(own_cluster.url, min_replicas=1, replica_timeout=0.2)
     alone, held, _ = one_name_each(own_cluster, name)
-    with client.lock(held, timeout=10):
+    with client.lock(held, timeout=30):
         assert followed.cli("EXISTS", key(held)) == 1
     with pytest.raises(QuorumError, match="NOREPLICAS"):
         client.lock(alone).acquire(blocking=False)

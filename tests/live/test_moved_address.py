@@ -18,7 +18,7 @@ from support.until import until
 from relock import Client
 
 Connect = Callable[..., Client]
-MOVE_SECONDS = 5.0  # within which a waiter that was deaf has had its turn
+MOVE_SECONDS = 10.0  # within which a waiter that was deaf has had its turn
 GUARD = 5.0
 TTL = 5.0
 PAUSE_MS = 10_000  # for which writes wait on the old master, at most

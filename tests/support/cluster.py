@@ -10,6 +10,7 @@ from support.servers import Server, free_port, is_free
 from support.until import until
 
 BUS_OFFSET = 10_000  # from a node's port to that of its cluster bus
+FORM_SECONDS = 60.0  # nodes that stand still for a second are taken for failed, and known again only later
 
 
 class ClusterOfServers:
@@ -42,7 +43,7 @@ class ClusterOfServers:
             server.cli("CLUSTER", "ADDSLOTS", *range(bounds[i], bounds[i + 1]))
         for server in self.members[1:]:
             server.cli("CLUSTER", "MEET", "127.0.0.1", self.members[0].port)
-        until(self._is_formed, within=20, what="all nodes know each other and all slots")
+        until(self._is_formed, within=FORM_SECONDS, what="all nodes know each other and all slots")
 
     def add(self) -> Server:
         """Start one more server, which knows no other yet."""
@@ -54,11 +55,11 @@ class ClusterOfServers:
         """Start one more server, which follows `master`."""
         replica = self.add()
         replica.cli("CLUSTER", "MEET", "127.0.0.1", master.port)
-        until(self._is_formed, within=20, what="the replica knows all nodes")
+        until(self._is_formed, within=FORM_SECONDS, what="the replica knows all nodes")
         replica.cli("CLUSTER", "REPLICATE", self.id_of(master))
-        until(lambda: self._follows(replica), within=20, what="the replica follows its master")
+        until(lambda: self._follows(replica), within=FORM_SECONDS, what="the replica follows its master")
         # Until then Redis ignores the start of a planned failover, and denies its vote.
-        until(lambda: self._is_known(replica, master), within=20, what="all nodes know whom the replica follows")
+        until(lambda: self._is_known(replica, master), within=FORM_SECONDS, what="all know whom the replica follows")
         return replica
 
     def _is_formed(self) -> bool:
