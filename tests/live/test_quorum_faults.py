@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis
 from attrs import define, field
+from support.ends import leave_to_leases
 from support.heartbeats import without_any_heartbeat
 from support.masters import Masters, Proxies
 from support.proxy import Fault, Match, Proxy, Words, calls_script
@@ -34,9 +35,10 @@ from relock.lock import Lock
 Connect = Callable[..., Client]
 Start = Callable[..., Masters]
 
-TTL = 4.5  # of masters that a test starts, and their guard
-SLACK = 3.0  # seconds, for a busy machine
-HUGE = 9.0  # a node timeout that no call may wait for
+TTL = 6.0  # of masters that a test starts, and their guard
+SLACK = 8.0  # seconds, for a busy machine
+HUGE = 20.0  # a node timeout that no call may wait for
+UNHURRIED = {"ttl": 3 * HUGE, "node_timeout": HUGE}
 
 
 @pytest.fixture
@@ -251,7 +253,7 @@ def test_a_request_is_on_its_way_to_every_master_before_any_reply(
     proxy: Proxies, server: Masters, connect: Connect, name: str
 ) -> None:
     """All masters have got their request before any may answer."""
-    client = connect(proxy.url, node_timeout=HUGE)
+    client = connect(proxy.url, **UNHURRIED)
     warm(client, name)
     faults = [one.hold_request(calls_script("acquire")) for one in proxy.members]
     got: list[bool] = []
@@ -272,8 +274,8 @@ def test_five_slow_masters_cost_what_one_costs(
 ) -> None:
     """Five masters that take 60 ms each cost about as much as a single one that takes 60 ms, not five times that."""
     proxies = slow(replies=lambda: 0.06)
-    five = connect(through(proxies, server), node_timeout=HUGE)
-    one = connect(Urls([proxies[0].url], server.guard), node_timeout=HUGE)
+    five = connect(through(proxies, server), **UNHURRIED)
+    one = connect(Urls([proxies[0].url], server.guard), **UNHURRIED)
     warm(five, name)
     pair(one.lock(f"{name}-one"))
     times = [(pair(five.lock(name)), pair(one.lock(f"{name}-one"))) for _ in range(9)]
@@ -285,7 +287,7 @@ def test_five_slow_masters_cost_what_one_costs(
 
 def test_a_grant_waits_for_no_minority(proxy: Proxies, server: Masters, connect: Connect, name: str) -> None:
     """An attempt ends when a quorum has granted, even the first one after two of five masters fell silent."""
-    client = connect(proxy.url, node_timeout=HUGE)
+    client = connect(proxy.url, **UNHURRIED)
     warm(client, name)
     faults = [one.hold_request(calls_script("acquire")) for one in proxy.members[:2]]
     lock = client.lock(name)
@@ -293,12 +295,12 @@ def test_a_grant_waits_for_no_minority(proxy: Proxies, server: Masters, connect:
     assert timed(lock.release) < HUGE / 2
     for fault in faults:
         fault.release()
-    until(lambda: is_empty(server, name), within=20, what="late grants are gone, too")
+    until(lambda: is_empty(server, name), within=2 * HUGE, what="late grants are gone, too")
 
 
 def test_a_refusal_waits_for_no_minority(proxy: Proxies, server: Masters, connect: Connect, name: str) -> None:
     """An attempt ends when no quorum can grant any more, even the first one after two of five fell silent."""
-    client = connect(proxy.url, node_timeout=HUGE)
+    client = connect(proxy.url, **UNHURRIED)
     warm(client, name)
     other = connect(server.url).lock(name)
     assert other.acquire(timeout=20)
@@ -310,7 +312,7 @@ def test_a_refusal_waits_for_no_minority(proxy: Proxies, server: Masters, connec
     for fault in faults:
         fault.release()
     other.release()
-    until(lambda: is_empty(server, name), within=20, what="late grants are gone, too")
+    until(lambda: is_empty(server, name), within=2 * HUGE, what="late grants are gone, too")
 
 
 @pytest.mark.parametrize("masters_count", [9])
@@ -350,7 +352,7 @@ def test_a_minority_that_hangs_or_is_dead_costs_nothing(own_server: Masters, con
     print(f"second attempts while two hang (ms): {[round(one * 1000, 3) for one in second]}")
     assert ratios["hung"] <= 3
     assert ratios["dead"] <= 3
-    assert statistics.median(second) <= 0.5, "half of the node timeout: no call waits for a hanging master"
+    assert statistics.median_low(second) <= 0.5, "half of the node timeout: no call waits for a hanging master"
 
 
 def test_late_replies_are_never_taken_for_others(
@@ -378,7 +380,7 @@ def test_late_replies_are_never_taken_for_others(
     for proxy in proxies[:2]:
         proxy.replies = lambda: dice.choice([0.0, 0.05, dice.uniform(0.0, 0.35)])
     client = connect(through(proxies, server), node_timeout=0.3)
-    give_up_at = CLOCK() + 30.0
+    give_up_at = CLOCK() + 60.0
 
     def turns() -> Iterator[int]:
         """Yield as many turns as are needed: dice decide how often a connection is used that waits for a reply."""
@@ -490,19 +492,20 @@ def test_connecting_is_never_on_the_way_while_a_quorum_is_connected(
     server: Masters, deaf: Callable[[bool], Deaf], connect: Connect, name: str, accepts: bool
 ) -> None:
     """Masters that can't be connected to delay no call, not even the first acquire."""
-    client = connect(Urls([*server.url, deaf(accepts).url], server.guard), ttl=30.0, node_timeout=HUGE)
-    assert pair(client.lock(name)) < HUGE / 2
+    longest = 7.0  # seconds; a close waits for the connection, so the node timeout is not longer than it must be
+    client = connect(Urls([*server.url, deaf(accepts).url], server.guard), ttl=60.0, node_timeout=10.0)
+    assert pair(client.lock(name)) < longest
     until_when = time.monotonic() + 1.0
     times = []
     while time.monotonic() < until_when:
         times.append(pair(client.lock(name)))
-    assert max(times) < HUGE / 4
+    assert max(times) < longest
 
     def work(number: int) -> float:
         return max(pair(client.lock(f"{name}-{number}")) for _ in range(20))
 
     with ThreadPoolExecutor(4) as pool:
-        assert max(pool.map(work, range(4))) < HUGE / 2, "several threads that need connections are not delayed, either"
+        assert max(pool.map(work, range(4))) < longest, "several threads that need connections are not delayed, either"
 
 
 @pytest.mark.parametrize("masters_count", [2])
@@ -513,13 +516,19 @@ def test_a_silent_master_is_tried_with_growing_pauses(
     silent = deaf(True)
     client = connect(Urls([*server.url, silent.url], server.guard), node_timeout=0.1)
     count, begin = 0, time.monotonic()
-    while time.monotonic() < begin + 3.0 or (len(silent.accepted) < 4 and time.monotonic() < begin + 30.0):
+    gaps: list[float] = []
+    while time.monotonic() < begin + 3.0 or (not have_grown(gaps) and time.monotonic() < begin + 60.0):
         pair(client.lock(name))
         count += 1
-    gaps = [later - before for before, later in itertools.pairwise(silent.accepted)]
+        gaps = [later - before for before, later in itertools.pairwise(silent.accepted)]
     print(f"{count} acquires, connected {len(silent.accepted)} times, with pauses {[round(gap, 2) for gap in gaps]}")
-    assert 4 <= len(silent.accepted) <= 12
-    assert max(gaps) > 2 * min(gaps)
+    assert have_grown(gaps)
+    assert sum(at < begin + 3.0 for at in silent.accepted) <= 12
+
+
+def have_grown(gaps: Sequence[float]) -> bool:
+    """Return whether some pauses are longer than others; a busy machine lengthens all of them."""
+    return len(gaps) >= 3 and max(gaps) > 2 * min(gaps)
 
 
 @pytest.mark.parametrize("masters_count", [3])
@@ -551,7 +560,7 @@ def test_a_try_fails_for_no_want_of_a_connection(own_server: Masters, connect: C
     The exception is a try that finds that master among the two that are connected, while the third is being connected.
     Such a try fails after the node timeout, at most once for each connection that was open.
     """
-    client = connect(own_server.url, node_timeout=HUGE)
+    client = connect(own_server.url, **UNHURRIED)
     warm(client, name)
     failures: list[Exception] = []
 
@@ -581,7 +590,7 @@ def test_a_connection_that_breaks_after_its_answer_costs_no_other_answer(
 ) -> None:
     """A master that grants and then goes away is one master less, and the other two are waited for."""
     proxies = slow()
-    client = connect(through(proxies, server), node_timeout=HUGE)
+    client = connect(through(proxies, server), **UNHURRIED)
     warm(client, name)
     proxies[1].replies, proxies[2].replies = lambda: 0.2, lambda: 0.4
     first = server.members[0]
@@ -627,7 +636,7 @@ def _exercise(client: Client, others: Sequence[Client], alive: Sequence[Server],
         counts = [[b"2"]] * 3
         until(
             lambda: [one.cli("HVALS", key_of(name)) for one in alive] == counts,
-            within=10,
+            within=20,
             what="the masters count the levels as well",
         )
     assert lock.hold_count == 1
@@ -653,15 +662,16 @@ def _exercise(client: Client, others: Sequence[Client], alive: Sequence[Server],
             within=20,
             what=f"waiter {number} is queued",
         )
-    released = time.monotonic()
-    lock.release()
-    for thread in threads:
-        thread.join()
+    with without_any_heartbeat():
+        released = time.monotonic()
+        lock.release()
+        for thread in threads:
+            thread.join()
     assert [number for number, _ in served] == [0, 1, 2]
     print(f"handed over after {[round(at - released, 3) for _, at in served]} s")
-    assert served[-1][1] - released < 2.0 + SLACK, "the hand-offs did not all wait for a heartbeat"
-    until(lambda: not client.lock(name).locked(), within=10, what="the lock is free")
-    until(lambda: not any(one.cli("EXISTS", key_of(name)) for one in alive), within=10, what="nothing is left")
+    assert served[-1][1] - released < 2 * TTL, "no hand-off waited for the end of a lease"
+    until(lambda: not client.lock(name).locked(), within=20, what="the lock is free")
+    until(lambda: not any(one.cli("EXISTS", key_of(name)) for one in alive), within=20, what="nothing is left")
 
 
 def test_without_a_majority_nothing_is_granted_and_the_error_says_why(
@@ -691,7 +701,7 @@ def test_without_a_majority_nothing_is_granted_and_the_error_says_why(
     until(lambda: not any(one.cli("EXISTS", key_of(name)) for one in alive), within=0.9 * TTL, what="nothing is left")
 
 
-def test_a_majority_that_hangs_takes_nobody_else_down(masters: Masters, connect: Connect, name: str) -> None:
+def test_a_majority_that_hangs_takes_nobody_else_down(own_server: Masters, connect: Connect, name: str) -> None:
     """Masters that answer do not count as down, nor are they connected to again and again, while three are silent."""
     down: dict[str, str] = {}
 
@@ -699,33 +709,31 @@ def test_a_majority_that_hangs_takes_nobody_else_down(masters: Masters, connect:
         if isinstance(event, MasterDown):
             down[event.master] = event.why
 
-    client = connect(masters.url, ttl=TTL, node_timeout=TTL / 3, on_event=observe)
-    wait_for_votes(client, masters, name)
-    for member in masters.members[:3]:
+    client = connect(own_server.url, node_timeout=5.0, on_event=observe)
+    warm(client, name)
+    for member in own_server.members[:3]:
         member.stop()
     with pytest.raises(QuorumError):
-        client.lock(name).acquire(timeout=TTL / 2)
+        client.lock(name).acquire(timeout=6.0)
+    leave_to_leases(client._session)
     client.close()
-    assert set(down) == {member.url for member in masters.members[:3]}
+    assert set(down) == {member.url for member in own_server.members[:3]}
     assert [why.count("in time") for why in down.values()] == [1, 1, 1], (
         "each silent master's event names the silence, once"
     )
-    for member in masters.members[:3]:
+    for member in own_server.members[:3]:
         member.cont()
 
 
-def test_the_error_counts_the_masters_that_granted_as_answers(masters: Masters, connect: Connect, name: str) -> None:
+def test_the_error_counts_the_masters_that_granted_as_answers(own_server: Masters, connect: Connect, name: str) -> None:
     """Masters that answered, though too few, are counted in `answered` and are not among the failures."""
-    client = connect(masters.url, ttl=TTL)
-    wait_for_votes(client, masters, name)
-    for member in masters.members[:3]:
+    for member in own_server.members[:3]:
         member.kill()
-    client.close()
-    fresh = connect(masters.url, ttl=TTL, node_timeout=TTL / 3)
+    fresh = connect(own_server.url, **UNHURRIED)
     with pytest.raises(QuorumError) as raised:
         fresh.lock(name).acquire(blocking=False)
     assert raised.value.answered == 2
-    assert set(raised.value.failures) == {member.url for member in masters.members[:3]}
+    assert set(raised.value.failures) == {member.url for member in own_server.members[:3]}
 
 
 def test_a_hold_is_lost_when_no_quorum_renews_it(masters: Masters, connect: Connect, name: str) -> None:
@@ -851,7 +859,7 @@ class Trial:
             if fault.struck.is_set():
                 assert fault.done.wait(20), "the held request or reply arrives"
         try:
-            until(self._is_clean, within=TRIAL_TTL / 3, what="nothing is left")
+            until(self._is_clean, within=TRIAL_TTL / 1.5, what="nothing is left")
         except AssertionError:
             return f"{self}: {outcome}, and {holders(self.server, self.name)} are left"
         may_be_granted = self.fates.count("granted") >= self.server.quorum
@@ -937,12 +945,12 @@ def test_what_a_waiter_was_granted_in_silence_goes_while_it_waits(
     last, match = proxy.members[2], of_lock(calls_script("acquire", "enqueue"), name)
     fault = last.swallow_reply(match, mute=True) if fate == "swallowed" else last.hold_request(match, close=True)
     got: list[bool] = []
-    thread = threading.Thread(target=lambda: got.append(client.lock(name).acquire(timeout=TRIAL_TTL / 2)))
+    thread = threading.Thread(target=lambda: got.append(client.lock(name).acquire(timeout=2 * TRIAL_TTL)))
     thread.start()
     try:
-        until(fault.struck.is_set, within=10, what="the last master grants, or will")
+        until(fault.struck.is_set, within=20, what="the last master grants, or will")
         fault.release()
-        until(fault.done.is_set, within=10, what="the master has granted")
+        until(fault.done.is_set, within=20, what="the master has granted")
         until(lambda: holders(server, name)[2] == "nothing", within=TRIAL_TTL / 3, what="the grant is undone")
         assert not got
     finally:
@@ -961,7 +969,7 @@ def test_an_attempt_that_fails_for_want_of_memory_leaves_nothing(server: Masters
     server.members[2].cli("CONFIG", "SET", "maxmemory", "1")
     try:
         assert client.lock(name).acquire(blocking=False) is False
-        until(lambda: holders(server, name) == ["nothing", "string", "nothing"], within=10, what="nothing is left")
+        until(lambda: holders(server, name) == ["nothing", "string", "nothing"], within=20, what="nothing is left")
     finally:
         server.members[2].cli("CONFIG", "SET", "maxmemory", "0")
 
@@ -987,13 +995,13 @@ def test_an_acquire_that_comes_after_its_release_harms_nobody(
             assert held.token > token  # type: ignore[operator]
             until(lambda: holders(server, name) == ["hold"] * 3, within=30, what="the other has the lock everywhere")
             if is_late:
-                until(lambda: CLOCK() > began + 0.4, within=10, what="the request is void")  # noqa: B023
+                until(lambda: CLOCK() > began + 0.4, within=20, what="the request is void")  # noqa: B023
             before = state(server, name)
             fault.release()
-            until(fault.done.is_set, within=10, what=f"the acquire arrives at master {number}")
+            until(fault.done.is_set, within=20, what=f"the acquire arrives at master {number}")
             assert state(server, name) == before
             assert held.extend() > 0
-        until(lambda: is_empty(server, name), within=10, what="nothing is left")
+        until(lambda: is_empty(server, name), within=20, what="nothing is left")
 
 
 @pytest.mark.parametrize("masters_count", [3])
@@ -1010,8 +1018,8 @@ def test_an_acquire_that_comes_when_all_is_over_leaves_nothing(
         assert lock.acquire(timeout=20)
         lock.release()
         fault.release()
-        until(fault.done.is_set, within=10, what="the acquire arrives")
-        until(lambda: is_empty(server, name), within=10, what="nothing is left")
+        until(fault.done.is_set, within=20, what="the acquire arrives")
+        until(lambda: is_empty(server, name), within=20, what="nothing is left")
 
 
 @pytest.mark.parametrize("masters_count", [3])
@@ -1021,7 +1029,7 @@ def test_a_release_that_comes_after_the_next_acquire_harms_nobody(
     *, proxy: Proxies, server: Masters, connect: Connect, name: str, close: bool, whose: str
 ) -> None:
     """A release that one connection holds back until the lock is held again ends only the hold that it was sent for."""
-    client = connect(proxy.url, node_timeout=0.3)
+    client = connect(proxy.url, node_timeout=3.0)  # longer than a machine stands still
     other = client if whose == "own" else connect(server.url)
     for one in proxy.members:
         warm(client, name)
@@ -1032,10 +1040,10 @@ def test_a_release_that_comes_after_the_next_acquire_harms_nobody(
         with other.lock(name, timeout=20) as held:
             owner = held._hold().owner  # type: ignore[union-attr]
             fault.release()
-            until(fault.done.is_set, within=10, what="the release arrives")
+            until(fault.done.is_set, within=20, what="the release arrives")
             assert state(server, name).count({owner: b"1"}) >= server.quorum
             assert held.extend() > 0
-        until(lambda: is_empty(server, name), within=10, what="nothing is left")
+        until(lambda: is_empty(server, name), within=20, what="nothing is left")
 
 
 @pytest.mark.parametrize("masters_count", [3])
@@ -1045,7 +1053,7 @@ def test_an_undo_that_comes_after_the_next_acquire_harms_nobody(
     *, proxy: Proxies, server: Masters, connect: Connect, name: str, close: bool, whose: str
 ) -> None:
     """An undo that one connection holds back until the lock is held again ends only its own attempt."""
-    client = connect(proxy.url, node_timeout=0.3)
+    client = connect(proxy.url, node_timeout=3.0)  # longer than a machine stands still
     other = client if whose == "own" else connect(server.url)
     for number, one in enumerate(proxy.members):
         warm(client, name)
@@ -1053,16 +1061,16 @@ def test_an_undo_that_comes_after_the_next_acquire_harms_nobody(
             member.cli("SET", key_of(name), "somebody else")
         fault = one.hold_request(of_lock(calls_script("give_back"), name), close=close)
         assert client.lock(name).acquire(blocking=False) is False
-        until(fault.struck.is_set, within=10, what="the undo is held back")
+        until(fault.struck.is_set, within=20, what="the undo is held back")
         for member in server.members[:number] + server.members[number + 1 :]:
             member.cli("DEL", key_of(name))
         with other.lock(name, timeout=20) as held:
             owner = held._hold().owner  # type: ignore[union-attr]
             fault.release()
-            until(fault.done.is_set, within=10, what="the undo arrives")
+            until(fault.done.is_set, within=20, what="the undo arrives")
             assert state(server, name).count({owner: b"1"}) >= server.quorum
             assert held.extend() > 0
-        until(lambda: is_empty(server, name), within=10, what="nothing is left")
+        until(lambda: is_empty(server, name), within=20, what="nothing is left")
 
 
 @pytest.mark.parametrize("masters_count", [3])
@@ -1070,7 +1078,7 @@ def test_only_a_master_without_the_hold_is_given_it_again(
     proxy: Proxies, server: Masters, connect: Connect, name: str
 ) -> None:
     """The other masters get no such request, so their connections delay nothing."""
-    client = connect(proxy.url, node_timeout=HUGE)
+    client = connect(proxy.url, **UNHURRIED)
     warm(client, name)
     lock = client.lock(name)
     assert lock.acquire(timeout=20)
@@ -1080,7 +1088,7 @@ def test_only_a_master_without_the_hold_is_given_it_again(
     lock.extend()
     until(lambda: holders(server, name) == ["hold"] * 3, within=30, what="the third has the hold again")
     lock.release()
-    until(lambda: is_empty(server, name), within=10, what="the hold is released everywhere")
+    until(lambda: is_empty(server, name), within=20, what="the hold is released everywhere")
     assert not any(fault.struck.is_set() for fault in faults)
 
 
@@ -1102,7 +1110,7 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
 
     The request travels on another connection than the release, so the release finds no place to remove.
     """
-    client = connect(proxy.url, node_timeout=HUGE, handoff="wake")
+    client = connect(proxy.url, **UNHURRIED, handoff="wake")
     other = connect(server.url).lock(name)
     asks = of_lock(calls_script("enqueue"), name)
 
@@ -1121,7 +1129,7 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
         until(fault.struck.is_set, within=30, what="the request is on its way")
         taken: list[Connection] = []
         with contextlib.suppress(AssertionError):
-            until(lambda: take_owing(master, taken), within=2, what="the reply is waited for no more")
+            until(lambda: take_owing(master, taken), within=20, what="the reply is waited for no more")
         if taken:
             master.open_later(None, is_call=True)
             until(lambda: master.pool._idle, within=20, what="there is another connection")
@@ -1140,4 +1148,4 @@ def test_a_place_that_comes_after_the_hold_is_given_up(
     with without_any_heartbeat():  # a heartbeat would use that connection, and wait for its answers
         for one, master in zip(proxy.members, client._session.masters, strict=True):
             assert any(is_late(one, master) for _ in range(5))
-    until(lambda: is_empty(server, name), within=10, what="nothing is left")
+    until(lambda: is_empty(server, name), within=20, what="nothing is left")
