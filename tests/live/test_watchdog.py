@@ -18,7 +18,7 @@ from relock import Client, LockLostError, Loss, LossCode, NotOwnedError, Renewal
 
 pytestmark = pytest.mark.every_quorum
 
-TTL = 4.5  # a machine that is busy elsewhere for three seconds, when a renewal is due, loses no lock here
+TTL = 6.0  # a machine that is busy elsewhere for three seconds, when a renewal is due, loses no lock here
 
 
 def threads_named(part: str) -> list[threading.Thread]:
@@ -70,7 +70,7 @@ def test_a_failing_renewal_is_tried_again_until_it_succeeds(
             until(fault.struck.is_set, within=20, what="a renewal is lost")
         until(lambda: client.statistics().renewals >= 1, within=20, what="a renewal succeeds")
         assert lock.owned()
-    until(lambda: any(isinstance(event, RenewalFailing) for event in events), within=5, what="the failure was told")
+    until(lambda: any(isinstance(event, RenewalFailing) for event in events), within=20, what="the failure was told")
 
 
 def test_a_hold_whose_server_stays_away_is_lost_at_its_deadline_and_said_once(
@@ -119,7 +119,7 @@ def test_a_hold_that_the_master_forgot_is_lost_with_the_next_renewal(
         server.cli("FLUSHALL")
     else:
         assert connect(server.url).lock(name).force_release() is True
-    until(lambda: losses, within=10, what="the watchdog finds out")
+    until(lambda: losses, within=20, what="the watchdog finds out")
     assert "no longer know it" in losses[0].reason
     assert not lock.owned()
     with pytest.raises(LockLostError):
@@ -153,14 +153,12 @@ def test_a_hold_whose_thread_ended_is_renewed_no_more_and_ends_with_its_lease(
     connect: Callable[..., Client], server: Deployment, name: str
 ) -> None:
     losses: list[Loss] = []
-    client = connect(server.url, ttl=1.0, on_lost=losses.append)
+    client = connect(server.url, ttl=3.0, on_lost=losses.append)
     thread = threading.Thread(target=client.lock(name).acquire)
     thread.start()
     thread.join()
-    begin = time.monotonic()
-    assert client.lock(name).acquire(timeout=30)
-    assert time.monotonic() - begin < 10.0, "a lease, a waiter's sleep, and the delay of a busy machine"
-    until(lambda: losses, within=10, what="the loss is told")
+    assert client.lock(name).acquire(timeout=20), "a lease, a waiter's sleep, and the delay of a busy machine"
+    until(lambda: losses, within=20, what="the loss is told")
     assert losses[0].code == LossCode.OWNER_ENDED
 
 
@@ -180,10 +178,10 @@ def test_without_renewal_a_hold_is_lost_at_its_deadline(
     connect: Callable[..., Client], server: Deployment, name: str
 ) -> None:
     losses: list[Loss] = []
-    client = connect(server.url, ttl=0.4, renew=False, on_lost=losses.append)
+    client = connect(server.url, ttl=1.5, renew=False, on_lost=losses.append)
     lock = client.lock(name)
     lock.acquire()
-    until(lambda: losses, within=10, what="the hold is lost")
+    until(lambda: losses, within=20, what="the hold is lost")
     assert "renew=False" in losses[0].reason
     assert client.statistics().renewals == 0
     assert lock.lost
@@ -197,9 +195,7 @@ def test_a_process_that_ends_ends_its_holds_within_a_ttl(
     worker.send({"do": "acquire", "id": 1, "name": name})
     assert worker.receive()["event"] == "granted"
     worker.kill()
-    begin = time.monotonic()
-    until(lambda: not client.info(name).held, within=10, what="the lease ends")
-    assert time.monotonic() - begin < 10.0, "a short lease, and the delay of a busy machine"
+    until(lambda: not client.info(name).held, within=20, what="the lease ends, long before one of ours would")
 
 
 def test_a_process_that_was_stopped_past_its_deadline_is_told(
@@ -250,18 +246,18 @@ def test_an_exception_in_a_callback_harms_nothing(
     client = connect(server.url, on_lost=fail, on_event=fail)
     with client.lock(name):
         pass
-    until(lambda: "failed on" in caplog.text, within=10, what="the text is logged")
+    until(lambda: "failed on" in caplog.text, within=20, what="the text is logged")
     with client.lock(name) as lock:
         assert lock.owned()
 
 
 def test_extend_lengthens_the_lease_and_never_shortens_it(client: Client, server: Deployment, name: str) -> None:
     redis = server.client()
-    with client.lock(name, ttl=5) as lock:
-        assert 55 < lock.extend(60) <= 60
-        assert redis.pttl(f"lock:{{{name}}}") > 55_000
-        assert lock.extend(1) > 50
-        assert lock.extend() > 50
+    with client.lock(name, ttl=20) as lock:
+        assert 60 < lock.extend(90) <= 90
+        assert redis.pttl(f"lock:{{{name}}}") > 60_000
+        assert lock.extend(1) > 60
+        assert lock.extend() > 60
     with pytest.raises(NotOwnedError):
         lock.extend()
 
@@ -316,5 +312,5 @@ def test_a_loss_names_the_levels_that_there_were(connect: Callable[..., Client],
         server.cli("DEL", f"lock:{{{lock.name}}}")
         with pytest.raises(LockLostError):
             getattr(lock, use)()
-    until(lambda: len(losses) == 2, within=10, what="both are told")
+    until(lambda: len(losses) == 2, within=20, what="both are told")
     assert [loss.hold_count for loss in losses] == [2, 2]
