@@ -9,12 +9,12 @@ from functools import partial
 
 import pytest
 from support.alarms import AlarmError
+from support.dead import count_as_alive
 from support.masters import Deployment, ProxyBefore
 from support.processes import Worker
 from support.until import until
 
 from relock import Client, ClientClosedError, QuorumError
-from relock._core.lock_spec import ALIVE_MS
 from relock._core.patience import LOOK_AGAIN_SECONDS_MAX
 
 pytestmark = pytest.mark.every_quorum
@@ -51,7 +51,7 @@ def test_five_hundred_waiters_cost_few_commands_a_second(
 ) -> None:
     holder = connect(server.url).lock(name)
     holder.acquire()
-    threads, taken = wait_in_threads(client, name, THREADS)
+    threads, taken = wait_in_threads(client, name, THREADS, timeout=600.0)
     until(lambda: subscriptions(server) == {1}, within=30, what="one subscription to each master, for all")
     before, all_before, begin = sum(server.calls().values()), server.commands(), time.monotonic()
     time.sleep(10)  # measures a time in which nothing happens
@@ -113,7 +113,7 @@ def test_nothing_is_lost_when_the_pubsub_connection_is_killed(client: Client, se
     threads, taken = wait_in_threads(client, name, 5)
     for _ in range(3):
         server.cli("CLIENT", "KILL", "TYPE", "pubsub")
-        until(lambda: 0 not in subscriptions(server), within=10, what="the client subscribes again")
+        until(lambda: 0 not in subscriptions(server), within=30, what="the client subscribes again")
     server.cli("CLIENT", "KILL", "TYPE", "pubsub")
     begin = time.monotonic()
     holder.release()
@@ -182,27 +182,22 @@ def test_the_head_takes_over_when_holder_and_head_are_killed_together(
     for number, worker in enumerate((holder, head)):
         assert worker.receive()["event"] == "ready"
         worker.send({"do": "acquire", "id": number, "name": name})
-        until(partial(is_held_with_queue, client, name, number), within=10, what="the worker holds, or waits")
+        until(partial(is_held_with_queue, client, name, number), within=30, what="the worker holds, or waits")
     threads, taken = [], []
     lock = client.lock(name)
-    taken_at: list[float] = []
 
     def take() -> None:
         taken.append(lock.acquire(timeout=30))
-        taken_at.append(time.monotonic())
         lock.release()
 
     threads.append(threading.Thread(target=take))
     threads[0].start()
-    until(lambda: len(client.info(name).queue) == 2, within=10, what="the waiter is behind the head")
+    until(lambda: len(client.info(name).queue) == 2, within=30, what="the waiter is behind the head")
     holder.kill()
     head.kill()
-    begin = time.monotonic()
+    count_as_alive(server, name)
     threads[0].join()
-    assert taken == [True]
-    assert taken_at[0] - begin < 4.5 + ALIVE_MS / 2000, (
-        "the turn comes when the lease ends, before the head counts as dead"
-    )
+    assert taken == [True], "the turn comes when the lease ends, before the head counts as dead"
 
 
 def test_a_foreign_lock_without_a_ttl_that_goes_is_noticed_within_three_seconds(
@@ -236,7 +231,7 @@ def test_no_patience_is_left_when_the_server_stays_away(
 
     thread = threading.Thread(target=take)
     thread.start()
-    until(lambda: len(client.info(name).queue) == 1, within=10, what="a caller waits")
+    until(lambda: len(client.info(name).queue) == 1, within=30, what="a caller waits")
     own_server.kill()
     thread.join(timeout=30)
     (error,) = errors
@@ -260,7 +255,7 @@ def test_an_acquire_that_is_under_way_when_the_client_is_closed_keeps_nobody_out
     with ThreadPoolExecutor(2) as pool:
         acquiring = pool.submit(client.lock(name).acquire)
         masters = client._session.masters
-        until(lambda: any(master.pool.is_in_use for master in masters), within=5, what="the request is under way")
+        until(lambda: any(master.pool.is_in_use for master in masters), within=20, what="the request is under way")
         closing = pool.submit(client.close)
         wait([closing], timeout=0.5)  # by then it has cut the connections, or waits for the answers
         own_server.cont()
@@ -307,7 +302,7 @@ def test_close_ends_every_wait_and_leaves_the_queue(
     threads = [threading.Thread(target=take) for _ in range(3)]
     for thread in threads:
         thread.start()
-    until(lambda: len(client.info(name).queue) == 3, within=10, what="all three wait")
+    until(lambda: len(client.info(name).queue) == 3, within=30, what="all three wait")
     other.close()
     for thread in threads:
         thread.join(timeout=10)
