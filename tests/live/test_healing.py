@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,13 +17,13 @@ from support.quorum import is_everywhere, is_nowhere, key_of, owners, replies, w
 from support.servers import Server
 from support.until import until
 
-from relock import Client, LockLostError, MasterDown, RelockError
+from relock import Client, LockLostError, MasterDown, QuorumError, RelockError
 from relock.lock import Lock
 
 Connect = Callable[..., Client]
 
-TTL = 3.0  # and the guard, of the masters that a test starts
-OPTIONS: dict[str, Any] = {"ttl": TTL, "restart_guard": TTL, "node_timeout": 1.0}
+TTL = 4.5  # and the guard, of the masters that a test starts
+OPTIONS: dict[str, Any] = {"ttl": TTL, "restart_guard": TTL, "node_timeout": 1.5}
 DOWN_SECONDS = 1.0
 RACES = 100
 PAUSE_SECONDS = 0.01  # between two tries of a thief; a minority that granted one can be healed only then
@@ -118,7 +119,7 @@ def restart_slowly(member: Server) -> None:
     """Kill a server, and start it again without its data when it has been down for a second."""
     member.kill()
     since = time.monotonic()
-    until(lambda: time.monotonic() - since >= DOWN_SECONDS, within=5, what="the master stays down for a second")
+    until(lambda: time.monotonic() - since >= DOWN_SECONDS, within=20, what="the master stays down for a second")
     member.restart(empty=True)
 
 
@@ -177,12 +178,12 @@ def test_healing_that_comes_after_the_release_is_undone(
         member.cli("DEL", key_of(name))
     late = [one.hold_request(calls_script("heal")) for one in proxy.members[:forgetful]]
     lock.extend()
-    until(lambda: all(one.struck.is_set() for one in late), within=10, what="the healing is on its way")
+    until(lambda: all(one.struck.is_set() for one in late), within=30, what="the healing is on its way")
     lock.release()
     for one in late:
         one.release()
-    until(lambda: all(one.done.is_set() for one in late), within=10, what="the healing has arrived")
-    until(lambda: is_nowhere(server, name), within=5, what="the grant is undone")
+    until(lambda: all(one.done.is_set() for one in late), within=30, what="the healing has arrived")
+    until(lambda: is_nowhere(server, name), within=20, what="the grant is undone")
 
 
 def is_told_down(events: list[Any], member: Proxy) -> bool:
@@ -198,16 +199,18 @@ def test_a_healing_that_is_void_puts_nothing_back(proxy: Proxies, server: Master
     until(lambda: is_everywhere(server, name), within=30, what="all have granted")
     late = proxy.members[0].hold_request(calls_script("heal"))
     server.members[0].cli("DEL", key_of(name))
-    lock.extend()
-    until(late.struck.is_set, within=10, what="the healing is on its way")
+    # The watchdog's next renewal finds it out if this one gets no answer of that master in time.
+    with suppress(QuorumError):
+        lock.extend()
+    until(late.struck.is_set, within=30, what="the healing is on its way")
     until(
         lambda: is_told_down(events, proxy.members[0]),
-        within=10,
+        within=30,
         what="no call waits for the master, which may be back at once",
     )
     client.close()  # so that the client neither undoes nor repeats it
     late.release()
-    until(late.done.is_set, within=10, what="the healing has arrived")
+    until(late.done.is_set, within=30, what="the healing has arrived")
     assert owners(server, name)[0] is None
     assert owners(server, name)[1:] == [owners(server, name)[1]] * 4
 
