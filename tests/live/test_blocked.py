@@ -19,7 +19,7 @@ Connect = Callable[..., Client]
 
 WITHIN = 20.0
 LONG = 120.0  # for which a call hangs, unless the test ends before
-TTL = 4.5
+TTL = 6.0
 
 
 class Hanging:

@@ -118,7 +118,7 @@ def test_a_token_that_is_none_is_named_as_the_reason_at_once(server: Server, con
 
 
 def test_a_marker_that_is_damaged_begins_the_guard_anew(own_server: Server, connect: Connect, name: str) -> None:
-    with connect(own_server.url, ttl=1.0, restart_guard=1.0).lock(name, ttl=1.0) as lock:
+    with connect(own_server.url, ttl=3.0, restart_guard=3.0).lock(name, ttl=3.0) as lock:
         lock.ensure()
     own_server.cli("HSET", "lock:master", "guard_ms", "x")
     unguarded = connect(own_server.url, restart_guard=0.0, node_timeout=0.5)
@@ -126,7 +126,7 @@ def test_a_marker_that_is_damaged_begins_the_guard_anew(own_server: Server, conn
         unguarded.lock(name).acquire()
     unguarded.close()
     assert caught.value.option == "restart_guard"
-    guarded = connect(own_server.url, ttl=1.0, restart_guard=1.0)
+    guarded = connect(own_server.url, ttl=3.0, restart_guard=3.0)
     with pytest.raises(QuorumError, match="has no vote"):
         guarded.lock(name).acquire(blocking=False)
     assert guarded.lock(name).acquire(timeout=TURN_SECONDS)

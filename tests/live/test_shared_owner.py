@@ -46,7 +46,7 @@ def test_a_thread_behind_another_of_its_owner_hears_that_the_masters_are_away(
     own_server.kill()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.lock(name, owner="job").acquire)
-        until(lambda: client._session.gates._gates, within=5, what="the first is at the gate")
+        until(lambda: client._session.gates._gates, within=20, what="the first is at the gate")
         with pytest.raises(QuorumError):
             client.lock(name, owner="job").acquire(timeout=0.2)
         with pytest.raises(QuorumError):

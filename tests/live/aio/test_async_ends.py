@@ -181,7 +181,7 @@ def test_the_hold_of_a_task_whose_loop_is_closed_is_lost(
 ) -> None:
     """Tasks of a closed loop never run again, so the owner has ended, though the task is kept alive."""
     losses: queue.SimpleQueue[Loss] = queue.SimpleQueue()
-    options = options_for(server.url, {"ttl": 0.6, "on_lost": losses.put})
+    options = options_for(server.url, {"ttl": 3.0, "on_lost": losses.put})
     client, loop = AsyncClient(server.url, stall_limit=stall_limit, **options), asyncio.new_event_loop()
 
     async def work() -> None:

@@ -193,7 +193,7 @@ async def test_a_task_that_leaves_the_block_of_another_one_is_told(client: Async
 async def test_a_permit_is_renewed_while_its_task_lives_and_no_longer(
     connect: Connect, server: Deployment, name: str
 ) -> None:
-    client, told = connect(server.url, ttl=3.0), list[Loss]()
+    client, told = connect(server.url, ttl=4.5), list[Loss]()
     semaphore, go_on = client.semaphore(name, 2, on_lost=told.append), asyncio.Event()
     kept = await got(client.semaphore(name, 2, owner="job"))
 

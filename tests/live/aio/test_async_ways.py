@@ -124,7 +124,7 @@ async def test_a_callback_of_a_client_for_threads_hears_of_a_stall_while_it_last
     logger.addHandler(handler)
     request.addfinalizer(lambda: logger.removeHandler(handler))
 
-    with Client(server.url, ttl=3.0, on_event=observe) as threads:
+    with Client(server.url, ttl=4.5, on_event=observe) as threads:
         client = AsyncClient(threads, stall_limit=None if not is_named else 0.1)
         async with client.lock(name, owner="job" if is_named else None) as lock:
             renewals = threads.statistics().renewals
@@ -280,7 +280,7 @@ async def test_a_closed_client_asks_nobody_though_its_session_is_open(server: Se
 async def test_a_function_is_cancelled_when_its_hold_is_lost(client: AsyncClient, name: str) -> None:
     inside = asyncio.Event()
 
-    @client.synchronized(name, cancel_on_lost=True, ttl=0.5)
+    @client.synchronized(name, cancel_on_lost=True, ttl=4.5)
     async def work() -> None:
         inside.set()
         await asyncio.sleep(60)
