@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,7 +23,7 @@ from relock._events import Lost, MasterDown
 
 Connect = Callable[..., Client]
 PATIENT = 60.0  # seconds, for what a busy machine may delay
-TTL = 9.0  # the watchdog renews after a third of it
+TTL = 15.0  # the watchdog renews after a third of it
 SECOND = 1.0  # for which old credentials stay valid
 
 
@@ -98,6 +99,10 @@ def test_nobody_notices_that_credentials_change_each_second(
     told: list[Event] = []
     options: dict[str, Any] = {"ttl": TTL, "on_event": told.append}
     one, two = (connect(redis.Redis(port=server.port, credential_provider=rotation.provider), **options) for _ in "12")
+
+    def users_of_all() -> set[str]:
+        return {user for client in (one, two) for user in rotation.users_of(client._session.connection_name)}
+
     held, wanted, work = one.lock(f"{name}:held"), two.lock(f"{name}:held"), Work(one, f"{name}:work")
     assert held.acquire(timeout=PATIENT)
     with ThreadPoolExecutor() as threads:
@@ -107,12 +112,20 @@ def test_nobody_notices_that_credentials_change_each_second(
             until(lambda: all(work.turns.values()) and two._session.waits, within=PATIENT, what="all have begun")
             before = [calling(server, client) for client in (one, two)]
             turns = dict(work.turns)
+            begin = time.monotonic()
             for _ in range(changes):
                 rotation.change()
                 let_pass(SECOND)
+                until(lambda: users_of_all() == {rotation.user}, within=PATIENT, what="all use the new ones")
                 rotation.end_old()
-            after = [calling(server, client) for client in (one, two)]
-            users = {user for client in (one, two) for user in rotation.users_of(client._session.connection_name)}
+            after, took = [calling(server, client) for client in (one, two)], time.monotonic() - begin
+            until(
+                lambda: all(work.turns[kind] > turns[kind] + changes for kind in turns),
+                within=PATIENT,
+                what="work goes on",
+            )
+            until(lambda: one.statistics().renewals >= changes // 4, within=PATIENT, what="renewals go on")
+            users = users_of_all()
             assert held.ensure() > 0
             held.release()
             assert waiting.result()
@@ -122,10 +135,8 @@ def test_nobody_notices_that_credentials_change_each_second(
             done.result()
     assert rotation.killed == 0
     assert users == {rotation.user}
-    if changes * SECOND < 30.0:  # idle connections are closed after that time
+    if took < 25.0:  # idle connections are closed some seconds later
         assert [some - left for some, left in zip(before, after, strict=True)] == [set(), set()]
-    assert all(work.turns[kind] > turns[kind] + changes for kind in turns)
-    assert one.statistics().renewals >= changes * SECOND // (TTL / 3)
     assert not [event for event in told if isinstance(event, MasterDown | Lost)]
 
 
