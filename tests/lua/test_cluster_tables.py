@@ -40,7 +40,7 @@ class Master(ScriptMaster):
         for client in clients:
             subscriber = self.redis.pubsub()
             subscriber.ssubscribe(f"{KEYS.lock.decode()}:client:{client}")
-            assert subscriber.get_message(timeout=5)["type"] == "ssubscribe"
+            assert subscriber.get_message(timeout=30)["type"] == "ssubscribe"
             self.subscribers.append(subscriber)
 
     def words(self) -> list[bytes]:
