@@ -139,14 +139,14 @@ def test_a_wait_for_new_masters_says_how_long_it_takes(
 ) -> None:
     """Waits with the default ttl take half a minute, in which nothing else is printed."""
     urls = " ".join(start_server().url)
-    first = start(urls, "run", name, "--ttl", "1", "--", "true")
+    first = start(urls, "run", name, "--ttl", "3", "--", "true")
     told = first.communicate(timeout=WITHIN)[1]
     assert first.returncode == 0
-    assert "has no vote for 1.0 s" in told
+    assert re.search(r"has no vote for 3\.[01] s", told)
     assert "may have forgotten leases" in told
 
     def said_next() -> str:
-        said: str = start(urls, "run", name, "--ttl", "1", "--", "true").communicate(timeout=WITHIN)[1]
+        said: str = start(urls, "run", name, "--ttl", "3", "--", "true").communicate(timeout=WITHIN)[1]
         return said
 
     # The third master may have been asked later than the other two, which are a quorum, and has its vote later then.
@@ -154,10 +154,10 @@ def test_a_wait_for_new_masters_says_how_long_it_takes(
 
 
 def test_the_guard_of_the_programs_beside_it_can_be_had(start: Start, own_server: Server, name: str) -> None:
-    process = start(own_server.url, "run", name, "--ttl", "1", "--restart-guard", "1", "--", "true")
+    process = start(own_server.url, "run", name, "--ttl", "3", "--restart-guard", "3", "--", "true")
     told = process.communicate(timeout=WITHIN)[1]
     assert process.returncode == 0
-    assert "has no vote for 1.0 s" in told
+    assert re.search(r"has no vote for 3\.[01] s", told)
 
 
 @pytest.mark.parametrize("masters_count", [3])
@@ -283,11 +283,11 @@ def test_a_relock_that_is_killed_while_it_waits_leaves_no_process(
 
 
 def test_the_lock_is_renewed_while_the_command_runs(start: Start, server: Server, client: Client, name: str) -> None:
-    process = start(server.url, "run", name, "--ttl", "4", *python(PATIENT_CHILD))
+    process = start(server.url, "run", name, "--ttl", "6", *python(PATIENT_CHILD))
     assert line(process) == "ready"
     token = client.info(name).token
     began = server.cli("TIME")[0]
-    until(lambda: server.cli("TIME")[0] > began + 6, within=WITHIN, what="a lease and a half have passed")
+    until(lambda: server.cli("TIME")[0] > began + 9, within=WITHIN, what="a lease and a half have passed")
     info = client.info(name)
     assert (info.held, info.token) == (True, token)
     assert process.poll() is None
@@ -296,7 +296,7 @@ def test_the_lock_is_renewed_while_the_command_runs(start: Start, server: Server
 def test_a_lock_that_was_released_by_force_ends_the_command(
     start: Start, server: Server, client: Client, name: str
 ) -> None:
-    process = start(server.url, "run", name, "--ttl", "1", "--json", *python(DEAF_CHILD))
+    process = start(server.url, "run", name, "--ttl", "4.5", "--json", *python(DEAF_CHILD))
     assert line(process) == "ready"
     child = child_of(process)
     assert client.force_release(name)
@@ -447,7 +447,7 @@ def unread(request: pytest.FixtureRequest) -> Iterator[int]:
 def test_a_lost_lock_ends_the_command_though_nobody_reads_what_is_said_of_it(
     start: Start, server: Server, client: Client, name: str, unread: int
 ) -> None:
-    process = start(server.url, "run", name, "--ttl", "1", "--json", *python(DEAF_CHILD), stderr=unread)
+    process = start(server.url, "run", name, "--ttl", "4.5", "--json", *python(DEAF_CHILD), stderr=unread)
     assert line(process) == "ready"
     child = child_of(process)
     assert client.force_release(name)
@@ -469,9 +469,9 @@ def test_two_commands_never_run_side_by_side_though_nobody_reads_what_is_said(
     own_server.stop()
     time.sleep(lease)
     own_server.cont()
+    until(lambda: has_ended(child), within=WITHIN, what="the command has ended; `tests/sim` shows that it does in time")
     second = start(own_server.url, *words, "leave")
     assert second.communicate(timeout=WITHIN)[0] == "alone\n"
-    assert has_ended(child)
     first.wait(WITHIN)
     assert first.returncode == 79
 

@@ -1,7 +1,6 @@
 """Masters at different, long distances: a grant from the releaser is no slower than a wake-up."""
 
 import re
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -73,4 +72,5 @@ def test_a_grant_is_no_slower_than_a_wake_up(
                 took[handoff].append(seconds)
                 given += re.fullmatch(r".+~[0-9a-f]{16}\.[0-9]+", owner) is not None
     assert given >= MOST, "most grants come from the releaser, not by a request"
-    assert statistics.median(took["grant"]) < 1.2 * statistics.median(took["wake"])
+    # The quickest ones count: other work on this machine makes some slower, and none quicker.
+    assert min(took["grant"]) < 1.2 * min(took["wake"])

@@ -107,7 +107,7 @@ def urls(start_server: Callable[..., Deployment]) -> list[str]:
 def play(program: str, urls: list[str], first: str = "") -> str:
     """Run a program to its end, and `first` before relock is imported; return its output on stderr."""
     head = f"{first}import asyncio, redis, relock, sys, threading, time\nurls, count = {urls!r}, {len(urls)}\n"
-    source = head + textwrap.dedent(program).replace("(urls)", "(urls, restart_guard=0)")
+    source = head + textwrap.dedent(program).replace("(urls)", "(urls, restart_guard=0, node_timeout=5.0)")
     child = spawn([sys.executable, "-W", "ignore", "-c", source], stderr=subprocess.PIPE, text=True)
     _, errors = child.communicate(timeout=ENDS_WITHIN_SECONDS)
     assert child.returncode == 0, errors

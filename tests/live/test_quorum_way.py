@@ -17,7 +17,8 @@ from relock import Client, QuorumError
 from relock.lock import Lock
 
 Connect = Callable[..., Client]
-HUGE = 9.0  # a node timeout that no call may wait for
+HUGE = 10.0  # a node timeout that no call may wait for
+LONGEST = 7.0  # seconds, of a call on a busy machine
 PAIRS = 400
 NOWHERE = "master.invalid"
 
@@ -64,9 +65,9 @@ def is_info(words: Words) -> bool:
 
 def use(client: Client, name: str, is_asked: Callable[[], object]) -> None:
     """Check that no acquire waits for the third master: neither the first, nor one during the client's connecting."""
-    assert pair(client.lock(name)) < HUGE / 2
+    assert pair(client.lock(name)) < LONGEST
     until(is_asked, within=20, what="the third master is being connected")
-    assert max(pair(client.lock(name)) for _ in range(50)) < HUGE / 4
+    assert max(pair(client.lock(name)) for _ in range(50)) < LONGEST
     assert client.statistics().masters[2].version == "", "the third master was not connected all that time"
 
 
@@ -113,7 +114,7 @@ def test_a_master_that_answers_is_not_accused_of_the_others_silence(
             silent_one.swallow_reply(is_info, mute=True)
     urls = Urls([*(member.url for member in proxy.members[:2]), server.url[2]], server.guard)
     with pytest.raises(QuorumError) as caught:
-        connect(urls, node_timeout=2.0).lock(name).acquire(blocking=False)
+        connect(urls, node_timeout=4.0).lock(name).acquire(blocking=False)
     *_, of_the_third = caught.value.failures.values()
     assert "it has not answered" not in of_the_third  # the sound one was asked too late, or got the request too late
 
