@@ -449,7 +449,7 @@ def end_a_demo(how: signal.Signals, code: int, after: float, tmp_path: Path, *op
         assert found == code, errors or said
         if how != signal.SIGKILL:  # else processes that were just being started may print errors
             assert errors == ""
-    until(lambda: not marked(mark), within=10, what="the server and the workers have ended")
+    until(lambda: not marked(mark), within=30, what="the server and the workers have ended")
     if how != signal.SIGKILL:
         assert not list(tmp_path.iterdir())
     return said

@@ -97,7 +97,7 @@ def test_a_leader_leads_again_after_a_loss_and_is_told(
     campaign: Callable[..., Campaign], client: Client, name: str
 ) -> None:
     losses: list[Any] = []
-    one = campaign(on_lost=losses.append, ttl=4.5)
+    one = campaign(on_lost=losses.append, ttl=6.0)
     until(lambda: one.terms, within=WITHIN, what="it leads")
     assert client.force_release(name)
     assert one.terms[0].lost.wait(WITHIN)

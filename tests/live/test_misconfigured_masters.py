@@ -10,7 +10,7 @@ from support.until import until
 from relock import Client, ConfigurationError, LockLostError, QuorumError, RelockWarning
 
 Connect = Callable[..., Client]
-OPTIONS = {"ttl": 3.0, "restart_guard": 3.0}
+OPTIONS = {"ttl": 6.0, "restart_guard": 6.0}
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_one_of_three_that_may_evict_is_warned_of_by_the_first_acquire(
         return len(caught)
 
     with pytest.warns(RelockWarning, match=f"{third.port}.* set maxmemory-policy to noeviction") as caught:
-        until(look, within=10, what="the warning is given")
+        until(look, within=30, what="the warning is given")
     assert len(caught) == 1
     assert [len(master.problems) for master in client.statistics().masters] == [0, 0, 1]
 
@@ -74,7 +74,7 @@ def test_a_master_that_becomes_a_replica_later_is_one_that_is_down(
     third.cli("REPLICAOF", "NO", "ONE")
     client = connect([one.url, two.url, third.url], **OPTIONS)
     lock = client.lock(name)
-    assert lock.acquire(timeout=10)
+    assert lock.acquire(timeout=30)
     third.cli("REPLICAOF", "127.0.0.1", str(two.port))
     for _ in range(20):
         try:

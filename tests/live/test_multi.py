@@ -297,7 +297,7 @@ def test_a_forked_child_owns_none_and_works_as_a_fresh_client(connect: Connect, 
 
 @every_quorum
 def test_all_locks_are_renewed(connect: Connect, server: Deployment, name: str) -> None:
-    client = connect(server.url, ttl=4.5)
+    client = connect(server.url, ttl=6.0)
     with client.lock_all(names_of(name)) as lock:
         tokens = lock.tokens
         until(lambda: client.statistics().renewals >= 6, within=30, what="two renewals of each")
@@ -310,7 +310,7 @@ def test_a_loss_is_told_once_and_the_others_are_held_until_they_are_left(
     connect: Connect, server: Deployment, name: str
 ) -> None:
     told: list[Loss] = []
-    client, operator = connect(server.url, ttl=4.5), connect(server.url)
+    client, operator = connect(server.url, ttl=6.0), connect(server.url)
     lock = client.lock_all(names_of(name), on_lost=told.append)
     lock.acquire()
     for one in lock.names[1:]:

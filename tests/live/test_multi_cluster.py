@@ -80,7 +80,7 @@ def test_a_caller_waits_at_each_node_in_the_order_of_the_names(
 
 
 def test_many_names_in_many_slots_are_taken_at_once(cluster: ClusterOfServers, connect: Connect, name: str) -> None:
-    client = connect(cluster.url, ttl=4.5)
+    client = connect(cluster.url, ttl=6.0)
     names = [f"{name}-{number}" for number in range(63)]
     with client.lock_all(names) as lock:
         assert len({cluster.owner(one).port for one in names}) == 3

@@ -39,7 +39,7 @@ def in_child(what: Callable[[], bool]) -> bool:
 def test_the_child_owns_nothing_and_the_parents_hold_goes_on(
     connect: Callable[..., Client], server: Deployment, name: str
 ) -> None:
-    client = connect(server.url, ttl=4.5)
+    client = connect(server.url, ttl=6.0)
     with client.lock(name) as lock:
         token = lock.token
         results = fork.Queue()
@@ -60,7 +60,7 @@ def test_the_child_is_a_client_of_its_own(client: Client, server: Deployment, na
         parents = client._session.client_id
 
         def check() -> bool:
-            with client.lock(name, timeout=10) as lock:
+            with client.lock(name, timeout=30) as lock:
                 return (
                     lock.owned()
                     and client._session.client_id != parents
@@ -68,7 +68,7 @@ def test_the_child_is_a_client_of_its_own(client: Client, server: Deployment, na
                 )
 
         assert in_child(check)
-    assert client.lock(name).acquire(timeout=10)
+    assert client.lock(name).acquire(timeout=30)
 
 
 def sockets_to(server: Deployment) -> set[str]:
@@ -92,7 +92,7 @@ def test_the_child_closes_its_copies_of_the_parents_connections(client: Client, 
     holder.acquire()
     thread = threading.Thread(target=client.lock(name).acquire, kwargs={"timeout": 30})
     thread.start()
-    until(lambda: client.info(name).queue, within=10, what="the parent has a subscription")
+    until(lambda: client.info(name).queue, within=30, what="the parent has a subscription")
     ours = sockets_to(server) - before
     assert len(ours) >= 2 * server.quorum
     try:
@@ -106,7 +106,7 @@ def test_a_child_of_a_child_works_too(client: Client, name: str) -> None:
     with client.lock(f"{name}-parent"):
 
         def grandchild() -> bool:
-            with client.lock(name, timeout=10):
+            with client.lock(name, timeout=30):
                 return True
 
         assert in_child(lambda: in_child(grandchild) and grandchild())
@@ -161,8 +161,8 @@ def test_a_recycled_thread_ident_never_inherits_a_hold(client: Client, server: D
             done.set()
 
         _thread.start_new_thread(body, ())
-        assert done.wait(10)
-        until(lambda: _thread._count() < 50, within=10, what="the thread has ended")
+        assert done.wait(30)
+        until(lambda: _thread._count() < 50, within=30, what="the thread has ended")
     reused = sum(count - 1 for count in idents.values())
     assert reused > 0, "the system uses idents again"
     assert all(not owned and taken for owned, taken in outcomes)

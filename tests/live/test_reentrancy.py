@@ -143,7 +143,7 @@ def test_threads_that_share_an_owner_wait_with_one_place_and_join_its_hold(
     threads = [threading.Thread(target=take) for _ in range(5)]
     for thread in threads:
         thread.start()
-    until(lambda: len(client.info(name).queue) == 1, within=10, what="one of them queues")
+    until(lambda: len(client.info(name).queue) == 1, within=30, what="one of them queues")
     assert not client.lock(name, owner="job").acquire(timeout=0.05), "a timeout holds at the gate, too"
     holder.release()
     for thread in threads:
@@ -151,7 +151,7 @@ def test_threads_that_share_an_owner_wait_with_one_place_and_join_its_hold(
     assert taken == [True] * 5
     assert client.lock(name, owner="job").hold_count == 5
     # The threads' majorities need not be the same masters, so each master may be behind for a moment.
-    until(lambda: list(on_server(server, name).values()) == [b"5"], within=10, what="the masters count five")
+    until(lambda: list(on_server(server, name).values()) == [b"5"], within=30, what="the masters count five")
 
 
 @pytest.fixture

@@ -173,7 +173,7 @@ def test_masters_that_forgot_let_nobody_in_before_the_leases_are_over(
 
 
 def test_readers_that_a_lone_master_forgot_are_lost(own_server: Server, connect: Connect, name: str) -> None:
-    client = connect(own_server.url, ttl=4.5)
+    client = connect(own_server.url, ttl=6.0)
     readers = [client.rwlock(name, owner=owner).read for owner in "ab"]
     for reader in readers:
         assert reader.acquire(timeout=20)
@@ -292,7 +292,8 @@ async def test_one_writer_s_release_lets_a_thousand_readers_in_with_a_few_script
         writer.release()
         await asyncio.gather(*tasks)
         scripts = [one.calls()["evalsha"] - early for one, early in zip(servers, before, strict=True)]
-    # One script to get in and one to leave; heartbeats, renewals and second looks may fall into the time.
-    assert max(scripts) <= 4 * READERS, scripts
+    # One script to get in and one to leave; heartbeats, renewals and second looks may fall into the time, many of them
+    # where a master stands still. A herd would take hundreds for each.
+    assert max(scripts) <= 20 * READERS, scripts
     masters_clients = [one.client() for one in servers]
     until(lambda: is_free(masters_clients, name), within=TTL, what="all is free")

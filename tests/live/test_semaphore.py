@@ -267,7 +267,7 @@ def test_a_forked_child_owns_no_permit_and_works_as_a_fresh_client(
 @every_quorum
 def test_permits_are_renewed_and_a_loss_is_told_once(connect: Connect, server: Deployment, name: str) -> None:
     told: list[Loss] = []
-    client, operator = connect(server.url, ttl=4.5), connect(server.url)
+    client, operator = connect(server.url, ttl=6.0), connect(server.url)
     semaphore = client.semaphore(name, 2, on_lost=told.append)
     first, second = got(semaphore), got(semaphore)
     until(lambda: client.statistics().renewals >= 4, within=30, what="two renewals of each")
@@ -369,7 +369,7 @@ def test_masters_that_forgot_let_nobody_into_a_slot_before_its_lease_is_over(
 
 
 def test_permits_that_a_lone_master_forgot_are_lost(own_server: Server, connect: Connect, name: str) -> None:
-    client = connect(own_server.url, ttl=4.5)
+    client = connect(own_server.url, ttl=6.0)
     semaphore = client.semaphore(name, 2)
     permits = [got(semaphore), got(semaphore)]
     own_server.client().flushall()

@@ -145,7 +145,7 @@ def test_waiters_survive_a_restart_of_the_server(
     start_server: Callable[..., Deployment], connect: Callable[..., Client], name: str
 ) -> None:
     server = start_server()
-    client = connect(server.url, ttl=4.5)  # also the guard, if there is one
+    client = connect(server.url, ttl=6.0)  # also the guard, if there is one
     lock = client.lock(name, owner="holder")
     lock.acquire()
     threads, taken = wait_in_threads(client, name, 3)
