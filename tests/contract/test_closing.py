@@ -20,7 +20,7 @@ def hold_all(lines: Sequence[Line]) -> list[Fault]:
 @pytest.mark.several
 def test_a_release_that_a_minority_has_not_heard_of_is_finished(rig: Rig, name: str) -> None:
     """Requests of the release reach a minority of the masters only after the client is closed."""
-    client = rig.client(node_timeout=10 * BRIEF)
+    client = rig.client(node_timeout=rig.close_seconds)
     rig.warm_up(client)
     lock = client.lock(name)
     rig.take_everywhere(lock, 1)
@@ -34,7 +34,7 @@ def test_a_release_that_a_minority_has_not_heard_of_is_finished(rig: Rig, name: 
 
 def test_an_acquire_that_was_interrupted_is_undone_before_a_close_has_ended(rig: Rig, name: str) -> None:
     """Requests of the acquire reach the masters while the client is being closed: they are void, or are undone."""
-    client = rig.client(node_timeout=10 * BRIEF)
+    client = rig.client(node_timeout=rig.close_seconds)
     rig.warm_up(client)
     lock = client.lock(name)
     faults = [line.hold_request(calls(name, "acquire")) for line in rig.lines]

@@ -497,7 +497,7 @@ def test_a_close_ends_a_wait_and_gives_back_what_the_call_has(rig: Rig, name: st
 
 
 def test_an_acquire_that_was_interrupted_is_undone_before_a_close_has_ended(rig: Rig, name: str) -> None:
-    client = rig.client(node_timeout=10 * BRIEF)
+    client = rig.client(node_timeout=rig.close_seconds)
     rig.warm_up(client)
     lock = client.lock_all(names_of(name))
     faults = [line.hold_request(calls(lock.names[0], "acquire")) for line in rig.lines]

@@ -902,7 +902,7 @@ def test_a_close_ends_a_wait_for_a_permit(rig: Rig, name: str) -> None:
 
 
 def test_an_acquire_that_was_interrupted_is_undone_before_a_close_has_ended(rig: Rig, name: str) -> None:
-    client = warm(rig, node_timeout=10 * BRIEF)
+    client = warm(rig, node_timeout=rig.close_seconds)
     semaphore, _ = make(client, name, "permits")
     faults = [line.hold_request(calls(name, "permit_acquire")) for line in rig.lines]
     rig.interrupt(semaphore.acquire, lambda: all_struck(faults))

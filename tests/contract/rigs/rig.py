@@ -158,6 +158,11 @@ class Rig(ABC):
         for master in range(self.masters):
             self.ask(master, "HDEL", key_of(name), "somebody:else")
 
+    @property
+    def close_seconds(self) -> float:
+        """Node timeout of a client whose close waits for masters: a close gives up what they do not answer so long."""
+        return 10 * BRIEF + min(self.slack, 4.0)
+
     # What clients do with them --------------------------------------------------------------------------------------
 
     def warm_up(self, client: Client, kind: Kind = "one lock") -> None:
