@@ -226,6 +226,11 @@ def delete(masters: Masters, name: str) -> None:
 def force(masters: Masters, name: str) -> None:
     with Client(masters.url, **OPTIONS) as other:
         assert other.lock(name).force_release()
+        until(
+            lambda: not any(owners(masters, name)[:3]),
+            within=30,
+            what="slow ones of the first three have ended it, too",
+        )
 
 
 def flush(masters: Masters, name: str) -> None:
