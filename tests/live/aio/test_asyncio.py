@@ -445,7 +445,8 @@ async def test_a_coroutine_function_runs_with_the_lock_that_its_argument_names(c
         return [found async for found in client.names(f"{name}:*")]
 
     assert await work(7) == [f"{name}:7"]
-    assert await asyncio.wait_for(work(number=8), SOON) == [f"{name}:8"]
+    # A master of a minority may learn of the first release later, and `names` lists what any master has.
+    assert f"{name}:8" in await asyncio.wait_for(work(number=8), SOON)
     await free(client, f"{name}:7")
 
 
