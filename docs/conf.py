@@ -39,8 +39,8 @@ napoleon_numpy_docstring = False
 # those private names that docstrings mention, are therefore no links.
 nitpick_ignore_regex = [
     (r"py:.*", r"(threading|collections|types|typing|redis|asyncio|weakref|opentelemetry)(\..*)?"),
-    (r"py:.*", r"[a-z_]+|[A-Z][a-z]+Error|BaseException|Callable|Iterator|Any|Self|Unpack|TracebackType|[PR]"),
-    (r"py:.*", r"relock\._.*|relock\.(aio_)?(lock|client)\.(LockSpec|LockOptions|LockClient|[PR])"),
+    (r"py:.*", r"[a-z_]+|[A-Z][a-z]+Error|BaseException|Callable|Iterator|Any|Self|Unpack|TracebackType|[PRT]"),
+    (r"py:.*", r"relock\._.*|relock\.(aio_)?(lock|client)\.(LockSpec|LockOptions|LockClient|[PRT])"),
     (r"py:.*", r"ClientOptions|(Client|Lock)Arguments|Lead|Stop|OnLost"),
 ]
 

@@ -12,13 +12,14 @@ import warnings
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from typing import Any, Never, ParamSpec, TypeVar
 
-from relock._errors import ConfigurationError, RelockWarning
+from relock._errors import AcquireTimeoutError, ConfigurationError, RelockWarning
 from relock._options import check_name
 
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 STAGES_MAX = 100  # a proxy may pretend to wrap functions without end
 _AN_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}>")  # `object.__repr__` ends with an address
@@ -39,23 +40,33 @@ def check_template(template: object) -> str:
 
 
 def decorator(
-    template: str, lock_of: Callable[[str], contextlib.AbstractContextManager[Any]]
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator: the function runs inside the lock that `lock_of` returns for a name made from `template`."""
+    template: str, lock_of: Callable[[str], contextlib.AbstractContextManager[object]], skip: bool, otherwise: T
+) -> Callable[[Callable[P, R]], Callable[P, R | T]]:
+    """Return a decorator: the function runs inside the lock that `lock_of` returns for a name made from `template`.
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    With `skip` the lock's timeout is 0, and a call that does not get the lock returns `otherwise`.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R | T]:
         is_proxy, shown = _known_as(function)
         _check_runs_when_called(function, shown)
         name_for = _names(template, function, shown)
         is_lazy = any(map(_is_generator_function, _stages(function)))
 
         @functools.wraps(function, () if is_proxy else functools.WRAPPER_ASSIGNMENTS)
-        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            with lock_of(name_for(*args, **kwargs)):
-                result = function(*args, **kwargs)
-                if _is_to_run(result) or (is_lazy and isinstance(result, Generator | AsyncGenerator)):
-                    _refuse(result, shown)
-                return result
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R | T:
+            lock, is_inside = lock_of(name_for(*args, **kwargs)), False
+            try:
+                with lock:
+                    is_inside = True
+                    result = function(*args, **kwargs)
+                    if _is_to_run(result) or (is_lazy and isinstance(result, Generator | AsyncGenerator)):
+                        _refuse(result, shown)
+                    return result
+            except AcquireTimeoutError:
+                if is_inside or not skip:
+                    raise
+                return otherwise
 
         return wrapper
 
@@ -63,19 +74,29 @@ def decorator(
 
 
 def coroutine_decorator(
-    template: str, lock_of: Callable[[str], contextlib.AbstractAsyncContextManager[Any]]
-) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
-    """Return a decorator of coroutine functions: one runs inside the lock, as part of the task that awaits it."""
+    template: str, lock_of: Callable[[str], contextlib.AbstractAsyncContextManager[object]], skip: bool, otherwise: T
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R | T]]]:
+    """Return a decorator of coroutine functions: one runs inside the lock, as part of the task that awaits it.
 
-    def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    `skip` and `otherwise` are as for `decorator`.
+    """
+
+    def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R | T]]:
         is_proxy, shown = _known_as(function)
         _check_is_coroutine_function(function, shown)
         name_for = _names(template, function, shown)
 
         @functools.wraps(function, () if is_proxy else functools.WRAPPER_ASSIGNMENTS)
-        async def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with lock_of(name_for(*args, **kwargs)):
-                return await function(*args, **kwargs)
+        async def wrapper(*args: P.args, **kwargs: P.kwargs) -> R | T:
+            lock, is_inside = lock_of(name_for(*args, **kwargs)), False
+            try:
+                async with lock:
+                    is_inside = True
+                    return await function(*args, **kwargs)
+            except AcquireTimeoutError:
+                if is_inside or not skip:
+                    raise
+                return otherwise
 
         return wrapper
 

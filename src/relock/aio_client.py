@@ -1,15 +1,16 @@
 """Client for tasks of event loops: makes their locks, and asks the masters about locks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack
 
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER
+from relock._decorators import SynchronizesTasks
 from relock._errors import ClientClosedError, ConfigurationError
 from relock._holding import check_answered
 from relock._options import (
@@ -30,7 +31,6 @@ from relock._runtime.net.parse import Nodes
 from relock._runtime.session.session import Session
 from relock._signatures import lists
 from relock._statistics import Statistics
-from relock._synchronized import check_template, coroutine_decorator
 from relock.aio_lock import AsyncLock, awaited
 from relock.client import Client
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from relock.aio_rwlock import AsyncRWLock
     from relock.aio_semaphore import AsyncSemaphore
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 
 NAMES_AT_ONCE = 100  # a thread fetches this many at a time for `AsyncClient.names`
@@ -75,7 +73,7 @@ class _OwnClient(Client):
         return super().__repr__().replace("relock.Client", "relock.AsyncClient")
 
 
-class AsyncClient:
+class AsyncClient(SynchronizesTasks):
     """Locks for tasks, on one Redis or Valkey master, or on a quorum of several independent ones.
 
     Making a client checks the arguments, sends nothing and needs no event loop; the client connects when it is first
@@ -288,27 +286,6 @@ class AsyncClient:
 
         client = self._client
         return AsyncLatch(self, latch_spec(client._options, client._addresses, name, parties, ttl))
-
-    def synchronized(
-        self, template: str, *, cancel_on_lost: bool = False, **lock_options: Unpack[LockArguments]
-    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
-        """Return a decorator for coroutine functions: one runs while it holds the lock that `template` names.
-
-        Args:
-            template: the lock's name; ``"orders:{order_id}"`` uses the function's argument ``order_id``.
-            cancel_on_lost: as for `lock`.
-            lock_options: as for `lock`.
-
-        Raises:
-            ConfigurationError: a value or template that can't work, or an argument that the function does not have.
-            TypeError: a wrong type, an unknown option; anything but a coroutine function: a generator function of
-                either kind, a context manager, a class, a function that is not awaited.
-        """
-        check_template(template)
-        check_lock_keywords("synchronized", lock_options)
-        make = partial(self.lock, cancel_on_lost=cancel_on_lost, **lock_options)
-        make("any")  # a wrong option is refused now, not at the first call
-        return coroutine_decorator(template, make)
 
     async def elect(
         self, name: str, lead: "Lead", *, stop: "Stop" = None, ttl: float | None = None, on_lost: "OnLost" = None

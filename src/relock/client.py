@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Never, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, Self, TypeVar, Unpack, overload
 
 from attrs import evolve
 
@@ -14,6 +14,7 @@ from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.inspect import LockInfo
 from relock._core.info import one_server, shared_servers
 from relock._core.lock_spec import LockSpec, MultiSpec, Wish
+from relock._decorators import Synchronizes, checked
 from relock._errors import ConfigurationError, RelockWarning
 from relock._holding import check_answered, quorum_error, too_few_answered
 from relock._keys import lock_keys, permit_keys
@@ -55,11 +56,12 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _clients: "LiveSet[Client]" = LiveSet()
 
 
-class Client:
+class Client(Synchronizes):
     """Locks on one Redis or Valkey master, or on a quorum of several independent ones.
 
     Making a client checks the arguments and sends nothing; the client connects when it is first used. Threads may share
@@ -240,30 +242,6 @@ class Client:
         self._options.check_guard(options.ttl, len(self._nodes))
         return options
 
-    def synchronized(
-        self, template: str, **lock_options: Unpack[LockArguments]
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Return a decorator: the function runs while the caller holds the lock that `template` names.
-
-        Args:
-            template: the lock's name; ``"orders:{order_id}"`` uses the function's argument ``order_id``.
-            lock_options: as for `lock`.
-
-        Raises:
-            ConfigurationError: a value or template that can't work, or an argument that the function does not have.
-            TypeError: a wrong type, an unknown option; a coroutine function, a generator function, a context manager, a
-                class, or a static method or property, whose decorators belong above this one. Calling the function
-                raises it if the function returns an awaitable, which is closed or cancelled.
-
-        A `RelockWarning` says that the name contains an object's address, so each object has a lock of its own.
-        """
-        from relock._synchronized import check_template, decorator
-
-        check_template(template)
-        check_lock_keywords("synchronized", lock_options)
-        self._options_of(**lock_options)  # a wrong option is refused now, not at the first call
-        return decorator(template, lambda name: self.lock(name, **lock_options))
-
     def elect(
         self, name: str, lead: "Lead", *, stop: "Stop" = None, ttl: float | None = None, on_lost: "OnLost" = None
     ) -> None:
@@ -416,35 +394,56 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+GetClient = Callable[[], Client]
+
+
+@overload
 def synchronized(
-    get_client: Callable[[], Client], template: str, **lock_options: Unpack[LockArguments]
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    get_client: GetClient, template: str, *, skip: Literal[False] = False, **lock_options: Unpack[LockArguments]
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@overload
+def synchronized(
+    get_client: GetClient, template: str, *, skip: bool, otherwise: None = None, **lock_options: Unpack[LockArguments]
+) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
+@overload
+def synchronized(
+    get_client: GetClient, template: str, *, skip: bool, otherwise: T, **lock_options: Unpack[LockArguments]
+) -> Callable[[Callable[P, R]], Callable[P, R | T]]: ...
+def synchronized(
+    get_client: GetClient,
+    template: str,
+    *,
+    skip: bool = False,
+    otherwise: Any = None,
+    **lock_options: Unpack[LockArguments],
+) -> Any:
     """Return the decorator of `Client.synchronized` for a client made later: a factory's, or one in each test.
 
     Args:
-        get_client: returns the client; each call of the decorated function calls it.
+        get_client: returns the `Client`; each call of the decorated function calls it.
         template: the lock's name, as for `Client.synchronized`.
+        skip: True: do not call the function if another owner has the lock, as for `Client.synchronized`; default False.
+        otherwise: what the caller gets in place of a result then; default None. Only with ``skip=True``.
         lock_options: as for `Client.lock`.
 
     Raises:
         ConfigurationError: as for `Client.synchronized`; calling the function raises it for a ttl above the guard.
         TypeError: as for `Client.synchronized`; also if `get_client` is no function, or returns no client.
     """
-    from relock._synchronized import check_template, decorator
+    from relock._synchronized import decorator
 
     if not callable(get_client):
         raise TypeError(
             f"synchronized takes a function that returns the client, not {get_client!r}; where there is a client "
             "already, write @client.synchronized(...)"
         )
-    check_template(template)
-    check_lock_keywords("synchronized", lock_options)
-    check_lock_options(lock_options)
+    options = checked(template, skip, otherwise, lock_options, LockArguments)
+    check_lock_options(options)
 
     def lock_of(name: str) -> Lock:
         client = get_client()
         if not isinstance(client, Client):
             raise TypeError(f"synchronized: {get_client!r} returned no relock.Client, but {client!r}")
-        return client.lock(name, **lock_options)
+        return client.lock(name, **options)
 
-    return decorator(template, lock_of)
+    return decorator(template, lock_of, skip, otherwise)

@@ -151,6 +151,39 @@ def a_permit_may_be_none_and_a_semaphore_is_for_threads_or_for_tasks(told: list[
     assert "None" in shown[2], "a slot is an int, or None"
 
 
+SKIPPED = """
+import relock
+from relock import AsyncClient, Client
+
+def work(number: int) -> str:
+    return ""
+
+async def task(number: int) -> str:
+    return ""
+
+def show(client: Client, tasks: AsyncClient) -> None:
+    reveal_type(client.synchronized("a", timeout=5)(work))
+    reveal_type(client.synchronized("a", skip=True)(work))
+    reveal_type(client.synchronized("a", skip=True, otherwise=5)(work))
+    reveal_type(tasks.synchronized("a", cancel_on_lost=True)(task))
+    reveal_type(tasks.synchronized("a", skip=True)(task))
+    reveal_type(tasks.synchronized("a", skip=True, otherwise=5)(task))
+    reveal_type(relock.synchronized(lambda: client, "a")(work))
+    reveal_type(relock.synchronized(lambda: client, "a", skip=True)(work))
+    reveal_type(relock.synchronized(lambda: client, "a", skip=True, otherwise=5)(work))
+    client.synchronized("a", otherwise=5)
+    client.synchronized("a", cancel_on_lost=True)
+"""
+
+
+def a_skipped_call_returns_another_type(told: list[str]) -> None:
+    """Mypy shows a union in one way or another, by its version."""
+    shown = [line.partition("-> ")[2].rstrip('"]') for line in told if "Revealed type" in line]
+    kinds = [("builtins." in one or "str" in one, "None" in one, "int" in one) for one in shown]
+    assert kinds == [(True, False, False), (True, True, False), (True, False, True)] * 3, shown
+    assert {line.split(":")[1] for line in told if " error: " in line} == {"21", "22"}
+
+
 MISSPELT = "import relock\nfrom relock import AsyncClient, Klient\nrelock.AsyncLok\n"
 
 
@@ -164,6 +197,7 @@ WRONG: dict[str, tuple[str, Callable[[list[str]], None]]] = {
     "wrong_semaphore": (TRUTHY_TOO + A_SEMAPHORE_WITHOUT_AWAIT, a_call_that_is_not_awaited_is_found),
     "wrong_keywords": (WITH_UNKNOWN_KEYWORDS, an_unknown_keyword_is_found_and_what_refuses_it_is_not_shown),
     "wrong_permits": (PERMITS, a_permit_may_be_none_and_a_semaphore_is_for_threads_or_for_tasks),
+    "wrong_skips": (SKIPPED, a_skipped_call_returns_another_type),
     "wrong_names": (MISSPELT, a_misspelt_name_of_the_package_is_found),
 }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import relock
-from relock import Client, ConfigurationError, RelockWarning
+from relock import AcquireTimeoutError, AsyncClient, Client, ConfigurationError, RelockWarning
 
 if TYPE_CHECKING:
     from relock.testing import Lab
@@ -311,7 +311,7 @@ def test_a_decorator_without_a_name_says_that_it_takes_one() -> None:
     with pytest.raises(TypeError, match=r"takes the lock's name.*@client\.synchronized\('"):
         client.synchronized(print)
     with pytest.raises(TypeError, match="template"):
-        relock.synchronized(lambda: client)  # type: ignore[call-arg]
+        relock.synchronized(lambda: client)  # type: ignore[call-overload]
 
 
 class Order:
@@ -382,7 +382,7 @@ def test_a_lab_takes_the_place_of_the_application_s_client(lab: "Lab") -> None:
 
 def test_what_is_no_function_or_gives_no_client_is_named() -> None:
     with pytest.raises(TypeError, match=r"a function that returns the client.*@client\.synchronized"):
-        relock.synchronized(Client(NOWHERE), "a")  # type: ignore[arg-type]
+        relock.synchronized(Client(NOWHERE), "a")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"no relock\.Client, but None"):
         relock.synchronized(lambda: None, "a")(print)()  # type: ignore[arg-type,return-value]
 
@@ -400,3 +400,49 @@ def test_options_are_judged_when_it_decorates(options: dict[str, Any], error: ty
         relock.synchronized(get_client, "a", **options)
     with pytest.raises(ConfigurationError, match="has no argument b"):
         relock.synchronized(get_client, "a:{b}")(lambda a: a)
+
+
+# Skipped calls: the contract has the others ---------------------------------------------------------------------------
+
+
+def test_a_client_that_is_made_later_skips_calls_too(lab: "Lab") -> None:
+    client = lab.client()
+    work = relock.synchronized(lambda: client, "report:{year}", skip=True, otherwise=-1)(lambda year: year)
+
+    def play() -> list[int]:
+        with client.lock("report:2024", owner="somebody else"):
+            return [work(2024), work(2025)]
+
+    assert lab.run(play) == [[-1, 2025]]
+
+
+def test_an_error_before_the_lock_is_asked_for_is_no_skip() -> None:
+    """The function that returns the client may take other locks."""
+
+    def get_client() -> Client:
+        raise AcquireTimeoutError("of the factory")
+
+    with pytest.raises(AcquireTimeoutError, match="of the factory"):
+        relock.synchronized(get_client, "a", skip=True)(print)()
+
+
+OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"skip": True, "timeout": 0}, "timeout"),
+    ({"skip": True, "timeout": -1}, "timeout"),
+    ({"skip": True, "timeout": 5.0, "otherwise": 1}, "timeout"),
+    ({"otherwise": 1}, "otherwise"),
+    ({"otherwise": False, "skip": False}, "otherwise"),
+]
+
+
+@pytest.mark.parametrize(("options", "named"), OPTIONS, ids=str)
+@pytest.mark.parametrize("door", ["threads", "tasks", "later"])
+def test_options_that_contradict_each_other_are_refused(door: str, options: dict[str, Any], named: str) -> None:
+    client: Any = AsyncClient(NOWHERE) if door == "tasks" else Client(NOWHERE)
+    decorator = functools.partial(relock.synchronized, lambda: client) if door == "later" else client.synchronized
+    with pytest.raises(ConfigurationError, match="skip=True") as caught:
+        decorator("a", **options)
+    assert caught.value.option == named
+    with pytest.raises(TypeError, match="skip must be a bool"):
+        decorator("a", skip=1)
+    assert decorator("a", skip=True, timeout=None), "None is no timeout"

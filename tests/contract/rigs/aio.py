@@ -5,6 +5,7 @@ thread. The task does what its thread asks for, and owns what it acquires. An in
 """
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
@@ -344,6 +345,25 @@ class ClientOfActors:
 
     def latch(self, name: str, parties: int, **options: Any) -> LatchOfActors:
         return LatchOfActors(self._async.latch(name, parties, **options), self._actor)
+
+    def synchronized(self, template: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Decorate a function as the coroutine function that calls it."""
+        decorator: Any = self._async.synchronized(template, **options)
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            async def call(*args: Any, **kwargs: Any) -> Any:
+                return function(*args, **kwargs)
+
+            decorated = decorator(call)
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                return self._actor().do(lambda: decorated(*args, **kwargs))
+
+            return wrapper
+
+        return decorate
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
