@@ -28,6 +28,7 @@ from relock._errors import (
 from relock._events import (
     Deadlocked,
     Event,
+    ForceReleased,
     Granted,
     LongWait,
     LoopStalled,
@@ -81,6 +82,7 @@ __all__ = [
     "DeadlockError",
     "Deadlocked",
     "Event",
+    "ForceReleased",
     "Granted",
     "Holder",
     "Latch",

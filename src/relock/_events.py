@@ -135,6 +135,14 @@ class Lost(Event):
 
 
 @frozen
+class ForceReleased(Event):
+    """This client has ended by force what was held: of a lock, whichever owner had it, or the permits of `owner`.
+
+    `owner` is None for a lock.
+    """
+
+
+@frozen
 class Deadlocked(Event):
     """Callers wait for each other; reported once by each client that has a part in it and finds it.
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from contract.rigs.rig import BRIEF, Rig
-from relock import Client, Granted, LockLostError, NotGranted, QuorumError, Released, Waiting
+from relock import Client, ForceReleased, Granted, LockLostError, NotGranted, QuorumError, Released, Waiting
 
 
 def door(client: Client, kind: str, name: str) -> Any:
@@ -113,9 +113,29 @@ def test_a_record_of_the_log_has_the_fields_of_its_event(rig: Rig, name: str, ca
         lock.force_release()
         with pytest.raises(LockLostError):
             lock.extend()
-        rig.until(lambda: len(told()) == 2, "both events are logged")
-    granted, lost = told()
+        rig.until(lambda: len(told()) == 3, "all events are logged")
+    granted, forced, lost = told()
     about = {"lock": name, "kind": "lock", "owner": hold.owner.decode(), "token": token}
     assert granted == {"event": "Granted", "waited": granted["waited"], **about}
+    assert forced == {"event": "ForceReleased", "lock": name, "kind": "lock"}
     assert lost == {"event": "Lost", "code": "forced", "reason": "it was released by force", **about}
     assert json.loads(json.dumps(lost)) == lost
+
+
+@pytest.mark.parametrize("kind", ["lock", "read", "semaphore"])
+def test_a_release_by_force_is_told_by_the_client_that_has_done_it(rig: Rig, name: str, kind: str) -> None:
+    events: list[Any] = []
+    client, others = rig.client(on_event=events.append), rig.client()
+    door(others, kind, name).acquire()
+    if kind == "semaphore":
+        owner = others.semaphore(name, 1).info().holders[0].owner
+        told = ForceReleased(name, kind="semaphore", owner=owner)
+        assert client.semaphore(name, 1).force_release(owner)
+        assert not client.semaphore(name, 1).force_release(owner)
+    else:
+        told = ForceReleased(name, kind="lock")
+        assert client.force_release(name)
+        assert not client.force_release(name)
+    client.lock(f"{name}-later").acquire()
+    rig.until(lambda: any(isinstance(event, Granted) for event in events), "all events before are told")
+    assert [event for event in events if isinstance(event, ForceReleased)] == [told], "once, not for a free lock"

@@ -11,8 +11,8 @@ from relock._core.clocks import ClockStep
 from relock._core.flows.extend import find_out
 from relock._core.hold import FOREVER, Hold
 from relock._core.master_facts import NAMELESS, MasterFacts
-from relock._events import MasterBack, MasterDown, MasterWithoutVote
-from relock._keys import LockKeys
+from relock._events import ForceReleased, MasterBack, MasterDown, MasterWithoutVote
+from relock._keys import LOCK, SEMAPHORE, LockKeys
 from relock._options import ClientOptions
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.background.session_view import SessionView
@@ -76,9 +76,9 @@ class Reports(MasterListener):
 
     def ended(self, name: str, owner: bytes) -> None:
         """Have the janitor find out whether the hold `owner` has ended, as another client says."""
-        self.forced(name, self._session.clock(), owner)
+        self._note_forced(name, self._session.clock(), owner)
 
-    def forced(self, name: str, since: float, owner: bytes | None = None) -> None:
+    def _note_forced(self, name: str, since: float, owner: bytes | None) -> None:
         """Have the janitor find out which holds have ended by force, as `Book.note_forced` describes them."""
         for hold in self._session.holds.note_forced(name, since, owner):
             self._session.janitor.hand(tasks.GoOn(partial(self._find_out, hold)))
@@ -94,6 +94,16 @@ class Reports(MasterListener):
         session = self._session
         if session.hubs.are_attended:
             session.janitor.beat_now()
+
+    # Of calls -------------------------------------------------------------------------------------------------------
+
+    def forced(self, name: str, since: float, owner: bytes | None = None) -> None:
+        """Report that this client has ended by force what was held of a lock, or the permits of `owner`, at `since`."""
+        if owner is None:
+            self._session.emit(ForceReleased(name, kind=LOCK))
+        else:
+            self._session.emit(ForceReleased(name, kind=SEMAPHORE, owner=owner.decode()))
+        self._note_forced(name, since, owner)
 
     # Of the masters -------------------------------------------------------------------------------------------------
 
