@@ -171,6 +171,9 @@ class _Observer:
         run: Callable[..., object] = context.copy().run  # a context may be entered once at a time
         return partial(run, tell)
 
+    def end(self, _: object) -> None:
+        """End: there is nothing to close, and what is pending is reported later."""
+
     def tell(self, event: Event, at: int, began: int | None, context: Context | None) -> None:
         """Make metrics and spans of an event."""
         about: Attributes = {"relock.kind": event.kind or ""}

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from support.until import until
 
 import relock
 from relock import Client, Event, LockLostError, LossCode, Lost, QuorumError, ReleaseUnconfirmed, RenewalFailing
+from relock.history import STREAM, Recorder, find_entries
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
 TTL = 4.0
@@ -120,6 +122,24 @@ def _use_both_sides(client: Client) -> None:
     for thread in waiting:
         thread.join()
     assert order == ["read", "write", "read"]
+
+
+@pytest.mark.every_server
+def test_with_the_rights_to_the_stream_the_user_can_record_and_read(server: Server) -> None:
+    server.cli("ACL", "LOG", "RESET")
+    (added,) = re.findall(r"^\| `(\+xadd [^`]+)` \|", PAGE.read_text(), re.MULTILINE)
+    server.cli(*_documented_rights())
+    server.cli("ACL", "SETUSER", "relock", *added.split())
+    url = f"redis://relock:CHANGE-ME@127.0.0.1:{server.port}/0"
+    try:
+        with Client(url, node_timeout=5.0) as client:
+            with Recorder(client), client.lock("a"):
+                pass
+            read = partial(find_entries, client, STREAM, "a", since=3600.0)
+            until(lambda: len(read()[0]) == 2, within=SOON, what="both events are read")
+        assert _refused(server) <= {*_documented_entries()}
+    finally:
+        server.cli("ACL", "DELUSER", "relock")
 
 
 # Without a right ------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ STOREYS = [
     ("aio_client",),
     ("_servers",),
     ("_metrics",),
-    ("cli", "otel", "prometheus", "testing", "_relock_pytest", "__init__", "__main__"),
+    ("cli", "history", "otel", "prometheus", "testing", "_relock_pytest", "__init__", "__main__"),
 ]
 # Modules that only some rooms may import.
 RESERVED = {

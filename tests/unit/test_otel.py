@@ -281,7 +281,7 @@ def test_a_forked_child_is_instrumented_and_reports_nothing_of_its_parent(client
         session, before = client._session, len(pending)
         tell(client, Granted("a", 0.0, 1, **ABOUT))
         os._exit(
-            0 if (before, len(pending), session.observers, session.logs_events()) == (0, 1, [observer], True) else 1
+            0 if (before, len(pending), session.observers, session.logs_events()) == (0, 1, (observer,), True) else 1
         )
     assert os.waitpid(child, 0)[1] == 0
     assert len(pending) == 1

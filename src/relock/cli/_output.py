@@ -31,9 +31,9 @@ _scribes: list[Scribe] = []  # the scribe writes to stderr once no other thread 
 
 
 if TYPE_CHECKING:
-    _ParamType = click.ParamType[float]
+    ParamType = click.ParamType[float]
 else:
-    _ParamType = click.ParamType  # older versions of click have no generic `ParamType`
+    ParamType = click.ParamType  # older versions of click have no generic `ParamType`
 
 
 class CommandFailed(click.ClickException):
@@ -117,7 +117,7 @@ def show_warnings() -> None:
     warnings.simplefilter("always", RelockWarning)
 
 
-class Seconds(_ParamType):
+class Seconds(ParamType):
     """Type of an option: a finite number of seconds within bounds. Click's own type accepts NaN."""
 
     name = "seconds"

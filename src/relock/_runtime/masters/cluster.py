@@ -17,6 +17,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from redis import exceptions as redis_errors
+from redis.crc import key_slot
+
 from relock._core.asking import Panel
 from relock._core.effects import Answer, Ask, Exchange, Failure
 from relock._core.master_facts import UNKNOWN, Back, Down, MasterFacts, Moved, News, Problem, Seen, Stepped
@@ -127,6 +130,20 @@ class Cluster(Master, Panel[Master]):
     def node_of(self, keys: LockKeys) -> Master | None:
         """Return the node that serves a lock, as far as that is known."""
         return self._slots[slot_of(keys)] if self._slots else None
+
+    def server_of(self, key: str) -> Master:
+        """Return the node that has the key; ask the nodes again, as they may have moved it since the last call.
+
+        Raises:
+            redis.RedisError, OSError: no node could be asked.
+            ConfigurationError: the server is no cluster.
+        """
+        self._stale = True
+        self.look(self.clock() + self.node_timeout)
+        server = self._slots[key_slot(key.encode())]
+        if server is None:
+            raise redis_errors.ClusterDownError(f"CLUSTERDOWN: no node serves the slot of {key!r}")
+        return server
 
     def shard_at(self, host: str, port: int) -> Master:
         """Return the node that the cluster names by this host and port."""

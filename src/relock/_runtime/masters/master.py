@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from redis import exceptions as redis_errors
 
@@ -157,24 +157,16 @@ class Master:
         Raises:
             redis.RedisError, OSError: it can't be reached, or refuses.
         """
-        opened: list[RawConnection] = []  # the one that is in use
-        cursor = b"0"
-
-        def close() -> None:
-            while opened:
-                opened.pop().disconnect()
+        connection, cursor = OwnConnection(self), b"0"
 
         def ask() -> tuple[bytes, list[str]]:
+            reply = connection.ask("SCAN", cursor, "MATCH", pattern, "COUNT", count)
             try:
-                if not opened:
-                    opened.append(self.opener.raw_connection())
-                    self._connect(opened[0])
-                opened[0].send_command("SCAN", cursor, "MATCH", pattern, "COUNT", count, check_health=False)
                 with protocol_errors():
-                    following, keys = opened[0].read_response()
+                    following, keys = reply
                     return following, [key.decode(errors="replace") for key in keys]
             except BaseException:
-                close()
+                connection.close()
                 raise
 
         try:
@@ -184,7 +176,7 @@ class Master:
                 if cursor == b"0":
                     return
         finally:
-            close()
+            connection.close()
 
     def ask_again(self, ask: Callable[[], T]) -> T:
         """Call `ask`, which changes nothing on the master, and return its result.
@@ -199,13 +191,48 @@ class Master:
                 raise
         return ask()
 
-    def _connect(self, raw: RawConnection) -> None:
+    def server_of(self, key: str) -> "Master":  # noqa: ARG002 - a Cluster's name for it
+        """Return the server that has the key."""
+        return self
+
+
+class OwnConnection:
+    """Connection to a server for one user, beside the pool: the first `ask` opens it, also after it broke."""
+
+    def __init__(self, server: Master) -> None:
+        self._server = server
+        self._raw: RawConnection | None = None
+
+    def ask(self, *words: str | int | bytes) -> Any:
+        """Send a command, and return the reply.
+
+        Raises:
+            redis.RedisError, OSError: the server can't be reached, or refuses; the connection is closed then.
+        """
+        try:
+            if self._raw is None:
+                self._raw = self._server.opener.raw_connection()
+                self._open(self._raw)
+            self._raw.send_command(*words, check_health=False)
+            with protocol_errors():
+                return self._raw.read_response()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, raw: RawConnection) -> None:
         with protocol_errors():
             raw.connect()
-        for words in self.opener.naming:
+        for words in self._server.opener.naming:
             raw.send_command(*words, check_health=False)
             with suppress(redis_errors.ResponseError):  # it may be forbidden
                 raw.read_response()
+
+    def close(self) -> None:
+        """Close the connection, if it is open."""
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            raw.disconnect()
 
 
 class Wish(NamedTuple):

@@ -131,6 +131,8 @@ def _disconnect(session: Session) -> None:
         foreground.close()
     session.hubs.stop_spare()
     session.losses.stop()
+    for observer in session.observers:
+        session.events.hand(observer.end, None)
     session.events.stop()
 
 

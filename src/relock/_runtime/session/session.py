@@ -58,6 +58,9 @@ class Observer(Protocol):
     def within(self, loss: Loss, tell: OnLost) -> OnLost:
         """Return `tell`, which is to be called with `loss`, in the surroundings that it should run in."""
 
+    def end(self, _: object) -> None:
+        """End: the session is closed. This is called on the thread of events, after all events of the session."""
+
 
 class Session(Driver):
     """Session: all that a client has in one process: connections, threads, holds. A forked child makes a new one.
@@ -99,9 +102,8 @@ class Session(Driver):
         self.foregrounds: set[ForegroundView] = set()
         self.losses = CallbackQueue(platform, "relock-losses")
         self.events = CallbackQueue(platform, "relock-events")
-        is_heard = event_logger.isEnabledFor if options.on_event is None else bool
-        self.logs_events = partial(is_heard, logging.DEBUG)
-        self.observers: list[Observer] = []
+        self.observers: tuple[Observer, ...] = ()
+        self._hear()
         self.pending_warnings: deque[str] = deque(maxlen=PENDING_WARNINGS_MAX)
         self.is_ending = self.is_half_closed = self.has_warned_of_loops = False
         self.closers = itertools.count()
@@ -216,14 +218,23 @@ class Session(Driver):
 
     def observe(self, observer: Observer) -> None:
         """Have the `observer` told of each event from now on."""
-        self.observers.append(observer)
-        self.logs_events = partial(bool, logging.DEBUG)
+        self.observers = (*self.observers, observer)
+        self._hear()
+
+    def stop_observing(self, observer: Observer) -> None:
+        """Have the `observer` told of no further event."""
+        self.observers = tuple(one for one in self.observers if one is not observer)
+        self._hear()
+
+    def _hear(self) -> None:
+        """Have ordinary events reported if there is a callback, an observer, or a log at their level."""
+        is_heard = event_logger.isEnabledFor if self.options.on_event is None and not self.observers else bool
+        self.logs_events = partial(is_heard, logging.DEBUG)
 
     def take_over(self, parents: "Session") -> None:
         """Go on in a forked child for the session of the parent: closed if that was, and observed as that was."""
-        self.closed = parents.closed
-        for observer in parents.observers:
-            self.observe(observer)
+        self.closed, self.observers = parents.closed, parents.observers
+        self._hear()
 
     def emit(self, event: Event) -> None:
         """Report an event to the logger ``relock.events``, to the client's callback and to the observers."""
