@@ -15,7 +15,7 @@ from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, check_seconds
 from relock._owner import Owner, named
 from relock._runtime.session.session import Session
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.lock")
 
 
 class HasSession(Protocol):

@@ -15,7 +15,7 @@ from typing import Any, Never, ParamSpec, TypeVar
 from relock._errors import AcquireTimeoutError, ConfigurationError, RelockWarning
 from relock._options import check_name
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.synchronized")
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -9,7 +9,7 @@ import pytest
 from contract.rigs.rig import Rig
 from relock import Client, Lock, LockLostError, NotOwnedError, RelockError
 
-LOGGER = "relock._holding"
+LOGGER = "relock.lock"
 
 
 class Warnings(logging.Handler):

@@ -10,7 +10,7 @@ from typing import Any
 from relock._errors import ClientClosedError
 from relock._runtime.platform import Platform
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.background")
 
 SHUTDOWN = "interpreter shutdown"  # part of Python's message if no thread can be started because the interpreter ends
 FAILURE_PAUSE_SECONDS = 0.1  # a step that fails again and again must not keep a core busy

@@ -325,7 +325,7 @@ def test_a_log_that_hangs_says_what_it_dropped_when_it_goes_on(kept: Kept, log: 
     gate = Gate()
     log.hand(gate, None)
     assert gate.reached.wait(WITHIN)
-    telling_logger = logging.getLogger("relock._runtime.background.telling")
+    telling_logger = logging.getLogger("relock.callbacks")
     telling_logger.addHandler(kept)
     for _ in range(30):
         log.write(LOGGER, logging.INFO, "a")

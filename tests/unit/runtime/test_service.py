@@ -14,7 +14,7 @@ from relock._runtime.background.telling import CallbackQueue
 from relock._runtime.machine import THREADS, Machine
 from relock._runtime.service import Service
 
-LOGGER = "relock._runtime.service"
+LOGGER = "relock.background"
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:

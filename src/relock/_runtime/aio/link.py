@@ -33,7 +33,7 @@ from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.round import InFlight
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.masters")
 
 QUIET_SECONDS = 0.1  # after so long without a reply, a link checks its connection before it sends anything
 

@@ -33,7 +33,7 @@ from relock._runtime.background.session_view import SessionView
 from relock._runtime.service import Service
 from relock._scripts import Call
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.background")
 
 RETRY_SECONDS_MAX = 2.0
 HEAL_RETRY_SECONDS_MAX = 0.05

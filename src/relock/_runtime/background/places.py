@@ -16,7 +16,7 @@ from relock._owner import client_name
 from relock._runtime.background.long_waits import LongWaits
 from relock._runtime.background.session_view import SessionView
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.background")
 
 HEARTBEAT_SECONDS_MIN = 0.25  # between two heartbeats, however short the holders' leases are
 

@@ -32,7 +32,7 @@ from relock._runtime.live_set import LiveSet
 from relock._runtime.platform import Platform
 from relock._runtime.service import Service
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.callbacks")
 
 PACKAGE = __name__.partition(".")[0]
 WAITING_MAX = 10_000  # items that may wait for one thread

@@ -13,7 +13,7 @@ from relock._events import LoopStalled, RenewalFailing
 from relock._runtime.background.session_view import ForegroundView, SessionView
 from relock._runtime.service import Service
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.background")
 
 NOW = 0.0  # a moment that is over on every clock
 

@@ -38,7 +38,7 @@ from relock._runtime.net.slots import SLOTS, Range, knows_shard_channels, ranges
 from relock._runtime.platform import Platform
 from relock._scripts import Call, Prepared
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.masters")
 
 REFRESH_SECONDS_MIN = 0.1  # between two questions which node serves which slot
 _MAY_HAVE_CHANGED = re.compile("MOVED|CLUSTERDOWN|MASTERDOWN|READONLY|TRYAGAIN:")

@@ -29,7 +29,7 @@ from relock._runtime.net.failures import failure_of, words_of
 from relock._runtime.net.raw_connection import RawConnection
 from relock._scripts import TOKEN_MAX, Call, Prepared, Script, pack_argument
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.masters")
 
 _UNKNOWN_SCRIPT = Failure("", "NOSCRIPT", sent=False)
 _OF_A_REPLICA = ("READONLY", "MASTERDOWN")  # anywhere in the text: Redis 6.2 puts words before a script's error

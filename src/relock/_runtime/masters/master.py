@@ -19,7 +19,7 @@ from relock._runtime.net.green import check_threads
 from relock._runtime.net.raw_connection import RawConnection
 from relock._runtime.service import Service
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.masters")
 
 RETRY_SECONDS_MIN = 0.05
 RETRY_SECONDS_MAX = 1.0

@@ -21,7 +21,7 @@ from relock._runtime.net.failures import failure_of, is_break, is_refusal
 from relock._runtime.wait_queue import WaitQueue
 from relock._scripts import Prepared
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.masters")
 
 FRESH_SECONDS = 1.0  # a connection that was used within this time is not tested before it is used again
 IN_FLIGHT_MAX = 64  # a connection that owes so many replies gets no further request

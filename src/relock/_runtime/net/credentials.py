@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from relock._runtime.live_set import LiveSet
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.masters")
 
 Words = tuple[str | bytes, ...]
 

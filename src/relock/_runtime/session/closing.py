@@ -23,7 +23,7 @@ from relock._runtime.machine import THREADS
 from relock._runtime.session.session import Session, sessions
 from relock._runtime.wakeups.waiter import Waiter
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.session")
 
 GRANTEES_SECONDS = 0.5  # a client that is closed waits this long for waiters that were given a lock at that moment
 GRANTEES_LOOK_SECONDS = 0.001  # between two checks whether these waiters have given it back

@@ -20,7 +20,7 @@ from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.masters.opener import MasterListener
 from relock._runtime.service import Service
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.session")
 
 _WITHOUT_VOTE = "it restarted, failed over, was flushed or is new, or its clock stepped: it may have forgotten leases"
 

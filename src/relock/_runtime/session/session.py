@@ -38,7 +38,7 @@ from relock._runtime.wakeups.hub import ThreadHub
 from relock._runtime.wakeups.hubs import Hubs
 from relock._runtime.wakeups.waiter import Waiter
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.session")
 event_logger = logging.getLogger("relock.events")
 
 PENDING_WARNINGS_MAX = 100  # warnings that wait for a caller

@@ -26,7 +26,7 @@ from relock._runtime.wakeups.waiter import Waiter
 if TYPE_CHECKING:
     from relock._runtime.wakeups.channels import NodeChannels
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.wakeups")
 
 PING_SECONDS = 2.5
 PING = b"*1\r\n$4\r\nPING\r\n"

@@ -17,7 +17,7 @@ from relock._runtime.wakeups.shared_subscriptions import STUCK_SECONDS
 from relock._runtime.wakeups.subscribed_connection import SubscribedConnection
 from relock._runtime.wakeups.subscription import PING, PING_SECONDS, Receiver, Subscription
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("relock.wakeups")
 
 
 class ThreadSubscription(Service, Subscription):
