@@ -1,5 +1,6 @@
 """The reference lists exactly the names, options, events and loggers that exist."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -142,8 +143,8 @@ def test_every_logger_that_speaks_is_in_the_table() -> None:
 
 def _told_options(docstring: str) -> dict[str, str]:
     """Return the entries below Args, by their names."""
-    entries = docstring.partition("Args:")[2].partition("Raises:")[0]
-    return dict(re.findall(r"^ {8}(\w+): (.*(?:\n {9,}.*)*)", entries, re.MULTILINE))
+    entries = inspect.cleandoc(docstring).partition("Args:")[2].partition("Raises:")[0]
+    return dict(re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", entries, re.MULTILINE))
 
 
 @pytest.mark.parametrize("client", [relock.Client, relock.AsyncClient])
