@@ -1,11 +1,14 @@
 """`relock bench`, as a process: its output, and that nothing stays behind. These tests do not judge its speed."""
 
+import os
+import pty
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -52,8 +55,24 @@ def test_threads_of_one_client_with_time_inside(server: Server) -> None:
     assert 0 < handed_over["in_use"] <= 1
 
 
-def test_people_see_tables(server: Server) -> None:
-    shown = relock_bench("--workers", "2,4", nodes=server.url).stdout
+def test_people_see_tables_and_on_a_terminal_how_much_is_done(server: Server) -> None:
+    command = [sys.executable, "-m", "relock", "bench", "--seconds", "0.5", "--workers", "2,4"]
+    controller, terminal = pty.openpty()
+    env = {**environment(server.url), "TERM": "xterm"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, text=True, env=env) as process:
+        os.close(terminal)
+        seen = b""
+        with suppress(OSError):  # so Linux reports that nobody can write any more
+            while chunk := os.read(controller, 65536):
+                seen += chunk
+        os.close(controller)
+        shown = process.communicate(timeout=WITHIN)[0]
+    parts = [int(part) for part in re.findall(rb"(\d+)%", seen)]
+    assert parts == sorted(parts)
+    assert (parts[0], parts[-1]) == (0, 100)
+    assert len(set(parts)) > 5, "step by step"
+    for text in (b"relock bench: alone", b"relock bench: 2 workers", b"relock bench: 4 workers"):
+        assert text in seen
     for part in ("one master", "one more level", "hand-offs among 4 processes", "Jain's index"):
         assert part in " ".join(shown.split())
 

@@ -235,7 +235,7 @@ def test_a_floor_that_is_interrupted_while_it_is_tried_leaves_nothing(
     monkeypatch.setattr("relock.cli._bench.floor.floor.rehearse", interrupted)
     plan = BenchPlan((2,), threads=False, seconds=0.1, section_seconds=0.0)
     with pytest.raises(KeyboardInterrupt):
-        run(Where((server.url,), "lock"), plan, lambda _: None)
+        run(Where((server.url,), "lock"), plan, lambda _text, _part: None)
     assert leftovers(server) == {}
 
 

@@ -1,14 +1,15 @@
 """``relock bench``: what a lock costs on these masters, alone and with others that want it."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from relock.cli._bench.crew import CrewFailedError
-from relock.cli._bench.run import BenchPlan, Found, run
+from relock.cli._bench.run import BenchPlan, Found, ShowsProgress, run
 from relock.cli._bench.show import show, worst
 from relock.cli._bench.words import REENTRY, RELOCK
 from relock.cli._exit_codes import EPILOG, ExitCode, of_signal
@@ -83,10 +84,13 @@ def bench(
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is going on."""
-    with Console(stderr=True).status("") as status:
-        yield lambda text: status.update(f"relock bench: {text}")
+def _progress() -> Iterator[ShowsProgress]:
+    """Show on a terminal what is going on, and how much is done; elsewhere nothing."""
+    console = Console(stderr=True)
+    columns = TextColumn("relock bench: {task.description}"), BarColumn(), TaskProgressColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda text, part: bar.update(task, description=text, completed=part)
 
 
 def _title(where: Where, plan: BenchPlan) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from secrets import token_hex
+from typing import TypeVar
 
 from attrs import frozen
 
@@ -21,6 +22,9 @@ from relock.cli._nodes import Where
 TTL_SECONDS = 5.0  # a killed worker keeps the lock no longer than this
 WARM_PAIRS = 20
 ROUNDS_ALONE, ROUNDS_OF_WORKERS = 5, 3
+
+T = TypeVar("T")
+ShowsProgress = Callable[[str, float], None]
 
 
 @frozen
@@ -60,8 +64,38 @@ class Found:
     missing: Sequence[str]  # the reasons for figures without a floor
 
 
-def run(where: Where, plan: BenchPlan, progress: Callable[[str], None]) -> Found:
-    """Measure everything.
+class _Steps:
+    """Steps of a run: measurements that take about as long as each other.
+
+    Attributes:
+        total: how many there are; 0 while that is not known.
+    """
+
+    def __init__(self, progress: ShowsProgress) -> None:
+        self.total = 0
+        self._progress = progress
+        self._text = ""
+        self._done = 0
+
+    def begin(self, text: str) -> None:
+        """Report that the measurements called `text` begin."""
+        self._text = text
+        self._progress(text, self._done / self.total if self.total else 0.0)
+
+    def each(self, measure: Callable[[], T]) -> Callable[[], T]:
+        """Return `measure`, as one step each time."""
+
+        def step() -> T:
+            found = measure()
+            self._done += 1
+            self.begin(self._text)
+            return found
+
+        return step
+
+
+def run(where: Where, plan: BenchPlan, progress: ShowsProgress) -> Found:
+    """Measure everything; call `progress` with what is going on, and which part of the run is done, from 0 to 1.
 
     Raises:
         RelockError: these masters give no lock.
@@ -69,19 +103,23 @@ def run(where: Where, plan: BenchPlan, progress: Callable[[str], None]) -> Found
     """
     name = f"relock-bench-{token_hex(4)}"
     with ExitStack() as stack:
-        progress("alone")
+        steps = _Steps(progress)
+        steps.begin("alone")
         client = stack.enter_context(where.client(ttl=TTL_SECONDS, client_name="bench"))
         client.check()  # masters that can't be used are refused before a worker starts
         floor = stack.enter_context(floor_of(plan.job(where, name)))
-        alone = _alone(client.lock(name), floor.pair, plan.seconds / ROUNDS_ALONE)
+        contestants = (ONE_HOP, RELOCK) if floor.has_hops else (RELOCK,)
+        of_workers = len(plan.workers) * len(contestants) * ROUNDS_OF_WORKERS
+        steps.total = (2 if floor.pair is None else 3) * ROUNDS_ALONE + of_workers
+        alone = _alone(client.lock(name), floor.pair, plan.seconds / ROUNDS_ALONE, steps)
         program = start("relock.cli._bench.worker")
         stack.callback(program.close)
-        contestants = (ONE_HOP, RELOCK) if floor.has_hops else (RELOCK,)
         by_workers = {}
         for count in plan.workers:
-            progress(f"{count} workers")
+            steps.begin(f"{count} workers")
+            seconds = plan.seconds / ROUNDS_OF_WORKERS
             ways = {
-                one: partial(_handed_over, program, plan.job(where, name, count, one), plan.seconds / ROUNDS_OF_WORKERS)
+                one: steps.each(partial(_handed_over, program, plan.job(where, name, count, one), seconds))
                 for one in contestants
             }
             found = in_turn(ways, ROUNDS_OF_WORKERS)
@@ -89,7 +127,7 @@ def run(where: Where, plan: BenchPlan, progress: Callable[[str], None]) -> Found
         return Found(alone, by_workers, floor.missing)
 
 
-def _alone(lock: Lock, bare_pair: Pair | None, seconds: float) -> dict[str, Beside[Pairs]]:
+def _alone(lock: Lock, bare_pair: Pair | None, seconds: float, steps: _Steps) -> dict[str, Beside[Pairs]]:
     def pair() -> None:
         lock.acquire()
         lock.release()
@@ -102,7 +140,7 @@ def _alone(lock: Lock, bare_pair: Pair | None, seconds: float) -> dict[str, Besi
     if bare_pair is not None:
         ways = {BARE: partial(measure_pairs, bare_pair, seconds), **ways}
     try:
-        found = in_turn(ways, ROUNDS_ALONE)
+        found = in_turn({way: steps.each(measure) for way, measure in ways.items()}, ROUNDS_ALONE)
     except FLOOR_ERRORS as error:
         raise CrewFailedError(f"a master went away while the floor was measured: {error}") from None
     return {way: Beside(found[way], found.get(BARE)) for way in (RELOCK, REENTRY)}
