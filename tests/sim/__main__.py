@@ -10,7 +10,9 @@ from pathlib import Path
 import click
 
 from sim import record
+from sim.picture import Story, draw
 from sim.simulation import Simulation, ViolationError
+from sim.watch import watched
 
 
 class _Seeds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
@@ -40,13 +42,31 @@ class _Seeds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     type=click.Path(dir_okay=False, path_type=Path),
     help="Add what was counted to this file, and play only what it lacks of this commit.",
 )
-def main(seeds: range, *, first: bool, timeline: bool, jobs: int, result: Path | None) -> None:
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the one run, as SVG.")
+@click.option("--from", "since", type=float, help="When the picture begins, in seconds of the run.  [default: 0]")
+@click.option("--until", type=float, help="When the picture ends.  [default: just after the first violation, if any]")
+def main(
+    seeds: range,
+    *,
+    first: bool,
+    timeline: bool,
+    jobs: int,
+    result: Path | None,
+    picture: Path | None,
+    since: float | None,
+    until: float | None,
+) -> None:
     """Play simulated runs of relock over virtual masters, and tell the violations.
 
-    The exit code is 1 if there was any.
+    The exit code is 1 if there was any. A picture of a run with a violation shows the messages around the first one,
+    unless you say from when, or until when.
     """
+    if picture is not None and (len(seeds) != 1 or result is not None):
+        raise click.UsageError("--picture draws one run: give one seed, and no --result")
+    if picture is None and (since, until) != (None, None):
+        raise click.UsageError("--from and --until belong to a --picture")
     if len(seeds) == 1 and result is None:
-        sys.exit(_tell(seeds.start))
+        sys.exit(_tell(seeds.start, picture, since, until))
     commit = record.commit()
     known = [] if result is None else _known(result, commit)
     played: list[record.Run] = []
@@ -64,15 +84,17 @@ def main(seeds: range, *, first: bool, timeline: bool, jobs: int, result: Path |
     sys.exit(any(run.violations for run in played))
 
 
-def _tell(seed: int) -> bool:
-    """Play one seed, line by line; return whether anything was wrong."""
-    simulation = Simulation(seed)
+def _tell(seed: int, picture: Path | None, since: float | None, until: float | None) -> bool:
+    """Play one seed, line by line, and draw the picture; return whether anything was wrong."""
+    simulation, story = (Simulation(seed), Story("")) if picture is None else watched(seed)
     try:
         simulation.run()
     except ViolationError as error:
         click.echo(str(error))
     else:
         click.echo(simulation.world.timeline())
+    if picture is not None:
+        picture.write_text(draw(story.window(since, until)), encoding="utf-8")
     click.echo(f"{simulation.grants:,} grants")
     return bool(simulation.referee.violations or simulation.world.errors)
 

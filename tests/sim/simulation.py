@@ -55,6 +55,7 @@ class Simulation:
     Args:
         seed: decides the whole run.
         plan: by default, the one that the seed draws.
+        world: another world than the usual one, for this seed.
     """
 
     cast: Cast
@@ -65,8 +66,8 @@ class Simulation:
     strikes: Strikes
     world: World
 
-    def __init__(self, seed: int, plan: Plan | None = None) -> None:
-        self.world = world = World(seed)
+    def __init__(self, seed: int, plan: Plan | None = None, world: World | None = None) -> None:
+        self.world = world = world or World(seed)
         random = world.random
         self.plan = plan = plan or plan_of(seed, random)
         self.servers = [

@@ -37,10 +37,10 @@ def plant(bug: Bug, folder: Path) -> None:
     path.write_text(text.replace(bug.text, bug.instead))
 
 
-def hunt(folder: Path, seeds: str) -> "subprocess.CompletedProcess[str]":
-    """Play seeds over what is in `folder`, until one finds something."""
+def hunt(folder: Path, seeds: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    """Play seeds over what is in `folder`, until one finds something; `options` are more of the command's."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", "sim", "--seeds", seeds, "--first"],
+        [sys.executable, "-P", "-m", "sim", "--seeds", seeds, "--first", *options],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "src"), str(REPOSITORY / "tests")])},
         capture_output=True,
         text=True,
