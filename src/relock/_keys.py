@@ -197,7 +197,13 @@ def name_and_kind_of(prefix: str, key: str) -> tuple[str, str] | None:
     before, _, tail = key.rpartition("}")
     kind = _KINDS_BY_TAIL.get(tail)
     name = before[len(head) :]
-    return (name, kind) if kind is not None and name and before.startswith(head) else None
+    is_a_name = name and not name.startswith("}")  # as `check_name` has it
+    return (name, kind) if kind is not None and is_a_name and before.startswith(head) else None
+
+
+def is_queue(key: str) -> bool:
+    """Return whether a key of which `name_and_kind_of` knows the name is that of a queue, and not that of a hold."""
+    return key.rpartition("}")[2].endswith(":queue")
 
 
 #: Kinds by what follows the last brace of the key of a hold, of permits, or of their queue.

@@ -74,7 +74,7 @@ OTHER_KEYS = [f"lock:{{a}}{tail}" for tail in (":token", ":waiters", ":sem:token
 
 
 @pytest.mark.parametrize(
-    "key", [*OTHER_KEYS, "lock:master", "other:{a}", "other:{a}:sem", "lock:{}", "lock:{}:sem", ""]
+    "key", [*OTHER_KEYS, "lock:master", "other:{a}", "other:{a}:sem", "lock:{}", "lock:{}:sem", "lock:{}a}", ""]
 )
 def test_other_keys_name_nothing(key: str) -> None:
     assert name_and_kind_of("lock", key) is None
