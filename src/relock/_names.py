@@ -1,10 +1,10 @@
 """Names that are in use on the masters."""
 
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import TypeVar
 
 from relock._holding import quorum_error
-from relock._keys import KINDS, glob_filter, name_and_kind_of, scan_pattern
+from relock._keys import KINDS, glob_filter, is_queue, name_and_kind_of, scan_pattern
 from relock._options import check_utf8, plain, wrong
 from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.session.session import Session
@@ -26,10 +26,16 @@ def find_names(session: Session, pattern: str, kind: str | None) -> Iterator[tup
     check_utf8("pattern", pattern)
     if kind not in (None, *KINDS):
         raise wrong("kind", kind, f"{' or '.join(map(repr, KINDS))}, or None for all kinds")
-    return _scan(session, plain(pattern), KINDS if kind is None else (kind,))
+    kinds = KINDS if kind is None else (kind,)
+    return ((name, its_kind) for name, its_kind, _ in find_keys(session, plain(pattern)) if its_kind in kinds)
 
 
-def _scan(session: Session, pattern: str, kinds: Collection[str]) -> Generator[tuple[str, str], None, None]:
+def find_keys(session: Session, pattern: str) -> Generator[tuple[str, str, bool], None, None]:
+    """Yield for each key that shows a use its name and kind, and if it is the key of a queue; some of them twice.
+
+    Raises:
+        QuorumError: too few masters answered.
+    """
     failures = []
     matches = glob_filter(pattern)
     for master in session.masters:
@@ -37,8 +43,8 @@ def _scan(session: Session, pattern: str, kinds: Collection[str]) -> Generator[t
         try:
             for key in master.scan(scan_pattern(session.prefix, pattern), NAMES_PER_SCAN):
                 found = name_and_kind_of(session.prefix, key)
-                if found is not None and found[1] in kinds and matches(found[0]):
-                    yield found
+                if found is not None and matches(found[0]):
+                    yield (*found, is_queue(key))
         except NETWORK_ERRORS as error:
             failures.append(master.failed(error, sent=False))
     answered = len(session.masters) - len(failures)

@@ -23,12 +23,17 @@ SERVICES = "allow it in this user's ACL; if the service forbids it, see the docu
 def look_at_state(raw: RawConnection, found: Examination, prefix: str, masters: int) -> None:
     """Add the findings about one of `masters` masters; the keys of its locks begin with the prefix."""
     _look_at_commands(raw, found, prefix)
-    _look_at_info(raw, found)
-    _look_at_clock(raw, found)
-    _look_at_votes(raw, found, prefix, masters)
+    look_briefly(raw, found, prefix, masters)
     _look_at_persistence(raw, found, masters)
     _look_at_rights(raw, found)
     _look_at_listing(raw, found, prefix)
+
+
+def look_briefly(raw: RawConnection, found: Examination, prefix: str, masters: int) -> None:
+    """Add those findings that no more than INFO, TIME and the master's marker tell."""
+    _look_at_info(raw, found)
+    _look_at_clock(raw, found)
+    _look_at_votes(raw, found, prefix, masters)
 
 
 def _look_at_commands(raw: RawConnection, found: Examination, prefix: str) -> None:
@@ -225,9 +230,11 @@ def _setting(reply: Any, name: bytes) -> str:
 
 
 def _look_at_listing(raw: RawConnection, found: Examination, prefix: str) -> None:
-    """Try SCAN, which only ``ls`` needs."""
+    """Try SCAN, which only ``ls`` and ``top`` need."""
     reply = try_to_ask(raw, "SCAN", 0, "MATCH", scan_pattern(prefix, "*"), "COUNT", 10)
     if isinstance(reply, Exception):
-        found.add("SCAN", Verdict.NOTE, f"refused: {reply}", "allow this user SCAN, or do without `relock ls`")
+        found.add(
+            "SCAN", Verdict.NOTE, f"refused: {reply}", "allow this user SCAN, or do without `relock ls` and `top`"
+        )
     else:
         found.add("SCAN", Verdict.OK, "permitted")

@@ -37,7 +37,7 @@ MEANINGS = (
     ),
     (
         ExitCode.CONFIGURATION,
-        "the masters are not what a lock needs, no server for the demo, or click and rich are missing (EX_CONFIG)",
+        "the masters are not what a lock needs, no server for the demo, or a package is missing (EX_CONFIG)",
     ),
     (ExitCode.LOST, "run: the lock was lost; a command that still ran was ended"),
     (ExitCode.NOT_EXECUTABLE, "run: the command can't be executed"),

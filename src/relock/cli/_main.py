@@ -12,7 +12,7 @@ from relock._errors import RelockError
 from relock.cli._exit_codes import EPILOG, of_signal
 from relock.cli._output import failed, show_warnings
 
-_COMMANDS = ("run", "status", "ls", "watch", "history", "release", "doctor", "guard", "order", "bench", "demo")
+_COMMANDS = ("run", "status", "ls", "watch", "top", "history", "release", "doctor", "guard", "order", "bench", "demo")
 
 
 class Commands(click.Group):

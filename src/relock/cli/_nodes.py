@@ -10,6 +10,8 @@ import click
 from attrs import frozen
 
 from relock._options import ClientOptions
+from relock._runtime.net.node import Node
+from relock._runtime.net.parse import parse_nodes
 from relock._urls import fault_of, split_url
 from relock.client import Client
 
@@ -37,6 +39,14 @@ class Where:
             ConfigurationError: they, or the options, can't work.
         """
         return Client(list(self.urls), prefix=self.prefix, **options)
+
+    def nodes(self) -> list[Node]:
+        """Return the masters as `relock._doctor` takes them.
+
+        Raises:
+            ConfigurationError: a URL can't work.
+        """
+        return [node for url in self.urls for node in parse_nodes(url)]
 
     def options(self) -> ClientOptions:
         """Return the options that a client with this prefix has by default."""

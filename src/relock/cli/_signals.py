@@ -1,6 +1,7 @@
 """Signals of ``relock run``: an exception while it waits for the lock, a message while the command runs."""
 
 import _thread
+import asyncio
 import contextlib
 import os
 import select
@@ -10,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+
+from relock.cli._exit_codes import of_signal
 
 # SIGTSTP is not here: see `ignore_terminal_stop`.
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -73,6 +76,13 @@ def ended_by_signals() -> Iterator[None]:
         sys.unraisablehook = hook
         for signum in taken:
             signal.signal(signum, before[signum])
+
+
+def end_by_signals(end: Callable[[int], object]) -> None:
+    """Have the running event loop call `end` with the exit code at each signal that ends programs."""
+    for signum in ENDING:
+        if signal.getsignal(signum) != signal.SIG_IGN:  # as above
+            asyncio.get_running_loop().add_signal_handler(signum, end, of_signal(signum))
 
 
 @contextlib.contextmanager

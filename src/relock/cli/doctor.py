@@ -10,7 +10,6 @@ from attrs import asdict
 from relock._doctor.examine import examine_all
 from relock._doctor.findings import Examination, Finding, Verdict
 from relock._doctor.together import compare
-from relock._runtime.net.parse import parse_nodes
 from relock.cli._exit_codes import ExitCode
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import Seconds, print_json, printable
@@ -45,7 +44,7 @@ Exits with 1 if anything is wrong. A note is no failure: it says what to know.
 @click.pass_context
 def doctor(ctx: click.Context, timeout: float, where: Where, as_json: bool) -> None:
     """Print what was found on each master."""
-    nodes = [node for url in where.urls for node in parse_nodes(url)]
+    nodes = where.nodes()
     examinations = examine_all(nodes, where.options().prefix, timeout)
     together = compare(examinations)
     everything = [*together, *(finding for one in examinations for finding in one.findings)]

@@ -8,7 +8,6 @@ import click
 from relock._doctor.marker import Look, look_at_guard, lower_guard, utc
 from relock._errors import ConfigurationError
 from relock._runtime.net.node import Node
-from relock._runtime.net.parse import parse_nodes
 from relock.cli._exit_codes import ExitCode
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import print_json, printable
@@ -42,7 +41,7 @@ def guard(ctx: click.Context, lower: bool, yes: bool, where: Where, as_json: boo
     """Print each master's guard; with ``--lower``, end the guards that were shown."""
     if yes and not lower:
         raise click.UsageError("--yes goes with --lower")
-    nodes = [node for url in where.urls for node in parse_nodes(url)]
+    nodes = where.nodes()
     if any(node.cluster is not None for node in nodes):
         raise ConfigurationError("a Cluster has no restart guard", option="nodes")
     looks = [look_at_guard(node, where.options().prefix, REPLY_SECONDS) for node in nodes]

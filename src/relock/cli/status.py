@@ -58,7 +58,7 @@ def status(
     kind = SEMAPHORE if semaphore else LATCH if latch else LOCK
     with where.client() as client:
         if not watch:
-            click.echo(_show(client, name, kind, as_json))
+            click.echo(show(client, name, kind, as_json))
             return
         try:
             with ended_by_signals():
@@ -70,7 +70,7 @@ def status(
 def _show_again_and_again(client: Client, name: str, kind: str, as_json: bool) -> Never:
     while True:
         try:
-            shown = _show(client, name, kind, as_json)
+            shown = show(client, name, kind, as_json)
         except QuorumError as error:  # the masters may be back soon
             shown = json.dumps({"name": name, "error": str(error)}) if as_json else f"not known: {error}"
         click.clear()  # only a terminal
@@ -78,8 +78,8 @@ def _show_again_and_again(client: Client, name: str, kind: str, as_json: bool) -
         time.sleep(WATCH_SECONDS)
 
 
-def _show(client: Client, name: str, kind: str, as_json: bool) -> str:
-    """Return the state as text, or as one line of JSON."""
+def show(client: Client, name: str, kind: str, as_json: bool) -> str:
+    """Return the state as text, or as one line of JSON; ask for deadlocks if callers wait."""
     info = look(client, name, kind)
     is_ring_possible = isinstance(info, LockInfo) and info.queue and info.holders
     found = find_rings(client._session, name) if is_ring_possible else None
