@@ -17,11 +17,12 @@ author = "the relock authors"
 copyright = "the relock authors"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mermaid"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_llms_txt", "mermaid"]
 exclude_patterns = ["_build", "examples", "_generated"]
 html_theme = "furo"
 html_title = f"relock {version}"
 html_static_path = ["_static"]
+llms_txt_summary = "A distributed lock for Python on Redis and Valkey: reentrant, fair, renewed, fenced; threads and asyncio."
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
