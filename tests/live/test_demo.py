@@ -275,7 +275,8 @@ def test_the_verdict_is_bad_where_each_other_part_of_relock_lets_all_in(
     server: Server, monkeypatch: pytest.MonkeyPatch, workers: list[str]
 ) -> None:
     """The control of the later acts, which alone are played: without a lock, the acts before end the story."""
-    monkeypatch.setattr(demo_module, "PLAN", Plan(locked=False, act_seconds=0.5, pause_seconds=0.3))
+    plan = Plan(locked=False, act_seconds=0.5, pause_seconds=0.3, outcome_seconds=60.0, limit_seconds=600.0)
+    monkeypatch.setattr(demo_module, "PLAN", plan)
     monkeypatch.setattr(Story, "_play_locks", lambda _: None)
     monkeypatch.setattr(Story, "_held", lambda *_: contextlib.nullcontext())  # nobody waits
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--json", *workers])

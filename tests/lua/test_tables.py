@@ -1821,6 +1821,7 @@ def call_with(master: Master, name: str, fence: int) -> None:
     if name == "notify":
         notify(master, b"you", ASK)
         notify(master, b"they", WAIT)
+        notify(master, b"they", b"ended 1 a")
         return
     own = {p.name: arguments[p.name] for p in load(name).arguments if p.name in arguments}
     master.call(name, *([7, b"me:2"] if name == "heartbeat" else []), **own, guarded=True)

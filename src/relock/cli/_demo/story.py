@@ -253,7 +253,7 @@ class Story:
 
     def _told(self, word: str, process: str, or_else: str) -> Any:
         """Wait until a process has told `word`, which should happen at once, and return the value."""
-        if not self._wait(self.plan.patience_seconds, lambda: (word, process) in self.crew.told):
+        if not self._wait(self.plan.outcome_seconds, lambda: (word, process) in self.crew.told):
             raise StoryEndedError(or_else)
         return self.crew.told[word, process]
 
