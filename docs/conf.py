@@ -22,7 +22,7 @@ exclude_patterns = ["_build", "examples", "_generated"]
 html_theme = "furo"
 html_title = f"relock {version}"
 html_static_path = ["_static"]
-llms_txt_summary = "A distributed lock for Python on Redis and Valkey: reentrant, fair, renewed, fenced; threads and asyncio."
+llms_txt_summary = "A distributed lock for Python on Redis: reentrant, fair, renewed, fenced; for threads and asyncio."
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
