@@ -12,8 +12,8 @@ class LossCode(StrEnum):
 
     Attributes:
         EXPIRED: the lease ended before it could be renewed.
-        FORGOTTEN: the masters no longer know the hold: deleted, flushed, or released by force from another client.
-        FORCED: this client has released the hold by force.
+        FORGOTTEN: the masters no longer know the hold: deleted, flushed, or released by force without a message.
+        FORCED: the hold was released by force: by this client, or by another one that has told this client.
         OWNER_ENDED: the thread, task or event loop that owns the hold ended without releasing it.
         MAX_HOLD: ``max_hold`` is over.
         NOT_RENEWED: the lease ended, and was not to be renewed (``renew=False``).

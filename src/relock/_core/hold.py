@@ -57,7 +57,7 @@ class Hold:
         healing_pending: True if a request that gives a master the hold (again) is under way, or was not answered.
         counts_until: until when an older hold count may still arrive at a master.
         settling: True while the janitor writes the count to the masters again.
-        is_forced: True once a client has, or says that it has, ended the hold by force.
+        is_forced: True once a client says that it has ended the hold by force, unless a quorum still has the hold.
         is_stalled: True while the owner's event loop stands still for too long; the hold is not renewed then.
         is_short: True if a releaser gave the hold with a short lease, and no quorum has confirmed more.
         takes_turns: True if the owner may have several calls under way, which take turns at a gate.

@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure, Reply
-from relock._core.flows.ask import first_of_each, nth_of_each
+from relock._core.flows.ask import nth_of_each
 from relock._core.hold import Hold
 from relock._core.lock_spec import lease_ms, token_ms
-from relock._core.quorum import count_status, drift_of, is_status
+from relock._core.quorum import drift_of, is_status
 from relock._scripts import Call, load
 
 ROUNDS = 2  # a request that came too late is repeated once, with a new clock sample
@@ -45,15 +45,22 @@ def extend(
     return answers
 
 
-def find_out(hold: Hold, clock: Clock) -> Generator[Effect, Any, None]:
-    """Ask the masters whether they have `hold`, until a quorum has answered that they do not; no lease gets longer."""
+def find_out(holds: Sequence[Hold], clock: Clock) -> Generator[Effect, Any, None]:
+    """Ask the masters whether they have `holds`, until a quorum has said the same of each; no lease gets longer."""
 
-    def is_over(answers: Sequence[Answer]) -> bool:
-        return count_status(answers, b"absent") >= hold.quorum
+    def is_certain(answers: Sequence[Answer]) -> bool:
+        said = [nth_of_each(answers, i) for i in range(len(holds))]
+        return all(is_confirmed(hold, one) or _is_gone(hold, one) for hold, one in zip(holds, said, strict=True))
 
-    call = load(hold.keys.script_name("extend")).call(hold.keys, owner=hold.owner, lease_ms=1, token_ms=1)
-    answers = yield Ask((call,), clock() + hold.spec.node_timeout, is_over)
-    hold.drop_absent(first_of_each(answers))
+    calls = tuple(
+        load(hold.keys.script_name("extend")).call(hold.keys, owner=hold.owner, lease_ms=1, token_ms=1)
+        for hold in holds
+    )
+    answers = yield Ask(calls, clock() + min(hold.spec.node_timeout for hold in holds), is_certain)
+    for i, hold in enumerate(holds):
+        said = nth_of_each(answers, i)
+        hold.is_forced = not is_confirmed(hold, said)
+        hold.drop_absent(said)
 
 
 def _call(hold: Hold, ttl: float) -> Call:
@@ -137,6 +144,10 @@ def needs_healing(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
 def is_confirmed(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
     """Return whether a quorum confirmed the hold in this round."""
     return sum(is_status(answer, b"extended") for answer in answers) >= hold.quorum
+
+
+def _is_gone(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
+    return sum(is_status(answer, b"absent") for answer in answers) >= hold.quorum
 
 
 def _end(hold: Hold, ttl: float, sent_at: float) -> float:

@@ -47,6 +47,7 @@ class Reports(MasterListener):
 
     def __init__(self, session: ReportedSession) -> None:
         self._session = session
+        self._suspects: deque[Hold] = deque()  # holds that were ended by force, as clients say; only the janitor takes
 
     @property
     def connection_name(self) -> str:
@@ -80,13 +81,17 @@ class Reports(MasterListener):
 
     def _note_forced(self, name: str, since: float, owner: bytes | None) -> None:
         """Have the janitor find out which holds have ended by force, as `Book.note_forced` describes them."""
-        for hold in self._session.holds.note_forced(name, since, owner):
-            self._session.janitor.hand(tasks.GoOn(partial(self._find_out, hold)))
+        suspects = self._session.holds.note_forced(name, since, owner)
+        self._suspects.extend(suspects)  # Note, then hand: each master brings the message, and one request answers all
+        if suspects:
+            self._session.janitor.hand(tasks.GoOn(self._find_out))
 
-    def _find_out(self, hold: Hold) -> None:
-        session = self._session
-        if not session.closed:
-            session.run_shielded(find_out(hold, session.clock))
+    def _find_out(self) -> None:
+        session, now = self._session, self._session.clock()
+        suspects = dict.fromkeys([self._suspects.popleft() for _ in range(len(self._suspects))])
+        holds = tuple(hold for hold in suspects if session.holds.has(hold) and hold.remaining(now) > 0)
+        if holds and not session.closed:
+            session.run_shielded(find_out(holds, session.clock))
             session.watchdog.poke()
 
     def subscribed(self) -> None:
