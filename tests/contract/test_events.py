@@ -82,6 +82,21 @@ def test_a_wait_that_is_interrupted_is_told_with_the_exception(rig: Rig, name: s
     assert ended.waited > 0
 
 
+def test_a_wait_for_several_locks_that_ends_in_a_refusal_keeps_its_name(rig: Rig, name: str) -> None:
+    events: list[Any] = []
+    client = rig.client(on_event=events.append)
+    rig.warm_up(client)
+    rig.client().lock(name).acquire()
+    assert not client.lock_all([f"{name}-a", name]).acquire(timeout=BRIEF)
+
+    def told() -> list[Any]:
+        return [event for event in events if event.lock == name]
+
+    rig.until(lambda: any(isinstance(event, NotGranted) for event in told()), "the refusal is told")
+    assert [type(event) for event in told()] in ([Waiting, NotGranted], [NotGranted])
+    assert told()[-1].owner == told()[0].owner is not None
+
+
 @pytest.mark.parametrize("several", [False, True], ids=["a lock", "several locks"])
 def test_an_acquire_without_a_quorum_is_told_with_the_exception(rig: Rig, name: str, *, several: bool) -> None:
     events: list[Any] = []

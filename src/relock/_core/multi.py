@@ -98,9 +98,12 @@ class _MemberCalls(Calls):
 
     def __init__(self, calls: Calls) -> None:
         super().__init__(calls._host, calls._interrupted, calls._hub, is_crowded=calls._is_crowded)
+        self._asked_as: dict[str, bytes | None] = {}  # by which name each refused member was asked for last
 
     def _tell_no_grant(self, spec: LockSpec, came_at: float, owner: bytes | None, outcome: Outcome) -> None:
-        """Report nothing: the call goes on, or reports its refusal itself."""
+        """Report nothing: the call goes on, or reports its refusal itself, by the name that is kept here."""
+        del came_at, outcome  # those of the whole call are told
+        self._asked_as[spec.keys.name] = owner
 
     def acquire_all(
         self, record: CallRecord, members: Sequence[LockSpec], who: Owner, until: float
@@ -118,7 +121,7 @@ class _MemberCalls(Calls):
                 (outcome,) = yield from self._take_each(record, [member], who, until)
             if outcome is not None:
                 yield from self._give_up(record, who, until)
-                super()._tell_no_grant(member, came_at, None, outcome)
+                super()._tell_no_grant(member, came_at, self._asked_as.get(member.keys.name), outcome)
                 return NotAll(member.keys.name, outcome)
             left = left[refused + 1 :]
         yield from self._check_all(record, who)

@@ -97,17 +97,18 @@ def test_a_call_that_gives_up_tells_one_refusal_and_a_try_that_goes_on_none() ->
     host.taken, host.events = set("bcd"), []
     host.do(host.acquire_all(who=THREAD))
     assert host.counters.refusals == 1
-    assert [event for event in host.events if isinstance(event, NotGranted)] == [NotGranted("b", 0.0, kind="lock")]
+    told = [event for event in host.events if isinstance(event, NotGranted)]
+    assert [(event.lock, event.waited, event.error) for event in told] == [("b", 0.0, None)]
 
 
-def test_the_refusal_tells_how_long_the_whole_call_took() -> None:
+def test_the_refusal_tells_how_long_the_whole_call_took_and_as_whom_it_asked() -> None:
     host = PureHost(1, "ab")
     host.taken = {"b"}
     flow = host.acquire_all(who=THREAD)
     step = next(flow)
     host.now += 2.0
     host.do(flow, host.answer(step))
-    assert host.events[-1] == NotGranted("b", 2.0, kind="lock")
+    assert host.events[-1] == NotGranted("b", 2.0, kind="lock", owner="me:2@3000")
 
 
 # Levels that the caller has already -----------------------------------------------------------------------------------
