@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contract.rigs.rig import BRIEF, Rig
+from contract.rigs.rig import BRIEF, Rig, all_struck, calls, release_all
 from relock import Client, ForceReleased, Granted, LockLostError, NotGranted, QuorumError, Released, Waiting
 
 
@@ -154,3 +154,24 @@ def test_a_release_by_force_is_told_by_the_client_that_has_done_it(rig: Rig, nam
     client.lock(f"{name}-later").acquire()
     rig.until(lambda: any(isinstance(event, Granted) for event in events), "all events before are told")
     assert [event for event in events if isinstance(event, ForceReleased)] == [told], "once, not for a free lock"
+
+
+def test_a_release_that_is_interrupted_is_told(rig: Rig, name: str) -> None:
+    """The background ends the hold, so a program that counts holds must see that this one is over."""
+    events: list[Any] = []
+    client = rig.client(node_timeout=10.0, on_event=events.append)
+    rig.warm_up(client)
+    lock = client.lock(name)
+    rig.take_everywhere(lock, 1)
+    rig.until_settled(client)
+    faults = [line.hold_reply(calls(name, "release")) for line in rig.lines]
+    assert rig.interrupt(lock.release, when=lambda: all_struck(faults))
+    release_all(faults)
+    rig.until_free(name, "the interrupt")
+
+    def told() -> list[Any]:
+        return [event for event in events if event.lock == name]
+
+    rig.until(lambda: isinstance(told()[-1], Released), "the end is told")
+    granted = told()[-2]
+    assert (type(granted), granted.owner) == (Granted, told()[-1].owner)

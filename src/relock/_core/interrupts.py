@@ -14,7 +14,7 @@ from relock._core.host import Host
 from relock._core.lock_spec import LockSpec, MultiSpec
 from relock._core.quorum import NEVER
 from relock._core.tasks import GoOn
-from relock._events import NotGranted
+from relock._events import NotGranted, Released
 from relock._owner import Owner
 
 
@@ -65,10 +65,11 @@ class Interrupted:
         self._deferred_releases: set[_DeferredRelease] = set()
 
     def undo_acquire(self, record: CallRecord, error: BaseException | None = None) -> None:
-        """End in the background what the interrupted call of `record` may have left; report it as not granted.
+        """End in the background what the interrupted call of `record` may have left; report its hold as released.
 
-        Without the `error` that ended the call, that is the one which is being handled. If there is none, the call will
-        begin anew, or its event loop is closed, and nothing is reported.
+        An acquire without a hold is reported as not granted, with the `error` that ended the call; by default, that is
+        the one which is being handled. If there is none, the call will begin anew, or its event loop is closed, and
+        nothing is reported.
 
         A call that ended with an error of its own has left nothing, so then there is nothing to do. The gate is left
         last: the undo restores the old count, and so would overwrite the levels that another call took meanwhile.
@@ -125,13 +126,15 @@ class Interrupted:
                 why = type(error).__name__
                 host.emit(NotGranted(keys.name, waited, kind=keys.kind, owner=name, error=why))
         elif hold is not None:
-            hold.count = hold.wanted = record.count
+            was_held, hold.count, hold.wanted = hold.count > 0, record.count, record.count
             if record.count:
                 hold.settling = False  # `settle` may have been cut off before it told the janitor; twice does no harm
                 host.settle(hold)
             elif hold.loss is None:
                 host.holds.pop((hold.keys.name, hold.key), None)
                 host.end_hold(hold)
+                if was_held and host.logs_events():
+                    host.emit(Released(held_for=host.clock() - hold.granted_at, **hold.told))
             else:
                 self.leave_lost(hold)
 
