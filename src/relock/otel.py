@@ -1,5 +1,6 @@
 """Metrics and traces of clients for OpenTelemetry. Needs the extra `otel`, which installs opentelemetry-api."""
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -20,6 +21,8 @@ from relock._events import Event, Granted, LoopStalled, Loss, Lost, NotGranted, 
 from relock._metrics import BUCKETS_SECONDS, LOSSES, MEASURES, Measure, outcome_of
 from relock.aio_client import AsyncClient
 from relock.client import Client
+
+logger = logging.getLogger(__name__)
 
 MANY = 100  # notes that are reported together: to wake a thread for each would cost more than all the rest
 PENDING_MAX = 10_000  # if they can't be reported in time, the oldest are dropped
@@ -53,8 +56,9 @@ def instrument(
         client: with an ``AsyncClient`` that was made of a ``Client``, both are instrumented.
         meter_provider: gets the metrics; default None: the global one.
         tracer_provider: gets the spans; default None: the global one.
-        name_of: called with a lock's name, on the thread of events. If it returns a str, that is the attribute
-            ``relock.name`` of metrics about the lock, so there must be few such values. Default None: no attribute.
+        name_of: called with a lock's name, on the thread of events, or on one that collects metrics. If it returns a
+            str, that is the attribute ``relock.name`` of metrics about the lock, so there must be few such values. If
+            it raises, the log says so, and that event is not reported. Default None: no attribute.
 
     Raises:
         ConfigurationError: the client is instrumented already.
@@ -108,7 +112,10 @@ class _Instruments:
                 observer, note = self.pending.popleft()
             except IndexError:  # another thread has taken the last one
                 return
-            observer.tell(*note)
+            try:
+                observer.tell(*note)
+            except Exception:  # of `name_of`, say; what comes after this note must still be reported
+                logger.exception("%r is not reported to OpenTelemetry", note[0])
 
 
 _by_provider: WeakKeyDictionary[object, _Instruments] = WeakKeyDictionary()

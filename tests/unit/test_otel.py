@@ -163,6 +163,18 @@ def test_name_of_says_what_may_be_told_of_a_name(scope: Scope) -> None:
     assert sorted(keys, key=len) == [(False, "lock", "granted"), (False, "lock", "orders", "granted")]
 
 
+def test_a_name_of_that_raises_costs_only_the_events_for_which_it_does(
+    scope: Scope, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Client(NOWHERE) as client:
+        instrument(client, scope.meters, scope.traces, {"orders:42": "orders"}.__getitem__)
+        grants = [Granted(name, 0.0, 1, **ABOUT) for name in ("a", "b", "orders:42")]
+        tell(client, *grants)
+        assert scope.points("relock.grants")
+        assert [*scope.points("relock.acquire.duration")] == [(False, "lock", "orders", "granted")]
+    assert [record.args for record in caplog.records if record.name == "relock.otel"] == [(grants[0],), (grants[1],)]
+
+
 def test_an_acquire_that_waited_is_a_span_of_its_callers_trace(scope: Scope, client: Client) -> None:
     with trace.get_tracer("test", tracer_provider=scope.traces).start_as_current_span("request") as request:
         tell(client, Waiting("a", kind="lock", owner=OWNER))
