@@ -22,7 +22,7 @@ from relock._metrics import BUCKETS_SECONDS, LOSSES, MEASURES, Measure, outcome_
 from relock.aio_client import AsyncClient
 from relock.client import Client
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 MANY = 100  # notes that are reported together: to wake a thread for each would cost more than all the rest
 PENDING_MAX = 10_000  # if they can't be reported in time, the oldest are dropped
