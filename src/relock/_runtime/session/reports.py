@@ -82,7 +82,7 @@ class Reports(MasterListener):
     def _note_forced(self, name: str, since: float, owner: bytes | None) -> None:
         """Have the janitor find out which holds have ended by force, as `Book.note_forced` describes them."""
         suspects = self._session.holds.note_forced(name, since, owner)
-        self._suspects.extend(suspects)  # Note, then hand: each master brings the message, and one request answers all
+        self._suspects.extend(suspects)  # first: each master brings the message, and one request answers all
         if suspects:
             self._session.janitor.hand(tasks.GoOn(self._find_out))
 
