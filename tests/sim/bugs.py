@@ -56,7 +56,7 @@ BUGS = [
         f"{CORE}/flows/acquire.py",
         "outcome = judge(answers, spec.masters, sent_at + spec.validity, clock())",
         "outcome = judge(answers, spec.masters, clock() + spec.validity, clock())",
-        seed=1054,
+        seed=1136,
     ),
     Bug(
         "a renewal counts from its reply",
@@ -91,7 +91,7 @@ BUGS = [
         f"{CORE}/flows/extend.py",
         "holds = [hold for hold in holds if is_current(hold)]",
         "holds = list(holds)",
-        seed=1284,
+        seed=1241,
     ),
     Bug(
         "nothing is undone",
@@ -217,14 +217,14 @@ BUGS = [
         f"{CORE}/quorum.py",
         "tokens.count(token) >= quorum, answers",
         "True, answers",
-        seed=1009,
+        seed=1013,
     ),
     Bug(
         "a proposed token is given, whatever was given before",
         "lua/acquire.lua",
         "  if not last or (#last == #ours and last < ours) then",
         "  if true then",
-        seed=1009,
+        seed=1000,
     ),
     Bug("no restart guard", "lua/_lib/vote.lua", "  if now_us < until_us then\n", "  if false then\n", seed=1101),
     Bug(
@@ -278,7 +278,7 @@ BUGS = [
         "lua/_lib/place.lua",
         "math.max(tonumber(last[2] or 0) + 1, ticket_above_holders",
         "math.max(ticket_above_holders",
-        seed=1271,
+        seed=1085,
     ),
     Bug(
         "a token that clocks far apart made is not written to a quorum",
@@ -327,7 +327,7 @@ BUGS = [
         f"{CORE}/waiting.py",
         "            if grant.owner not in self.declined:\n",
         "            if grant.owner:\n",
-        seed=1102,
+        seed=1000,
     ),
     Bug(
         "a grant counts from the arrival of its message",
@@ -341,7 +341,7 @@ BUGS = [
         f"{CORE}/quorum.py",
         "begins + lease - drift_of(lease, drift_factor)",
         "begins + 5.0 - drift_of(5.0, drift_factor)",
-        seed=1031,
+        seed=1006,
     ),
     Bug(
         "nobody gives back a grant for a waiter that has left",
@@ -456,7 +456,7 @@ BUGS = [
         "lua/acquire.lua",
         "tonumber(now) > tonumber(not_after_us) then",
         "tonumber(now) > tonumber(not_after_us) + 1e12 then",
-        seed=1009,
+        seed=1103,
     ),
     Bug(
         "a forked child goes by its parent's name",
@@ -519,7 +519,7 @@ BUGS = [
         "lua/_lib/just_now.lua",
         "just_now_us = 1000\n",
         "just_now_us = 1e12\n",
-        seed=1329,
+        seed=1401,
     ),
     # Only runs in which nobody reads what one client logs find this.
     Bug(
@@ -535,7 +535,7 @@ BUGS = [
         "src/relock/aio_lock.py",
         "                if not record.is_overtaken:\n                    session.",
         "                if False:\n                    session.",
-        seed=1005,
+        seed=1039,
     ),
     Bug(
         "a cancellation in the turn of a grant is swallowed",
@@ -563,7 +563,7 @@ BUGS = [
         "src/relock/aio_lock.py",
         "        else:\n            interrupted.undo_release(record, self._spec, who, 1)\n",
         "",
-        seed=1194,
+        seed=1403,
     ),
     Bug(
         "a release that was cancelled before it began is not carried out",
@@ -651,14 +651,14 @@ BUGS = [
         f"{CORE}/turns.py",
         "return since <= now - TURN_SECONDS and self.run_for(since, now) >= TURN_SECONDS",
         "return False",
-        seed=1031,
+        seed=1058,
     ),
     Bug(
         "all tasks of a loop that stands still have their turns",
         f"{RUNTIME}/wakeups/waiter.py",
         "since = self.due_at if pulse is None or pulse.asked_at > self.due_at else pulse.asked_at",
         "since = self.due_at",
-        seed=1031,
+        seed=1107,
     ),
     # Only runs in which callers take several locks find these.
     Bug(
@@ -666,7 +666,7 @@ BUGS = [
         "src/relock/_options.py",
         "    return sorted(different, key=str.encode)\n",
         "    return list(different)\n",
-        seed=1034,
+        seed=1827,
     ),
     Bug(
         "a caller that waits for one of several locks keeps those behind it",
@@ -674,21 +674,21 @@ BUGS = [
         "            yield from self._give_back(record, who, left[refused + 1 :])\n",
         "            behind = [one for one, other in zip(left, outcomes, strict=True) if other is not None]\n"
         "            left = [*left[: refused + 1], *behind[1:]]\n",
-        seed=1182,
+        seed=1827,
     ),
     Bug(
         "a caller that does not get several locks keeps those before the refused one",
         f"{CORE}/multi.py",
         "                yield from self._give_up(record, who, until)\n",
         "",
-        seed=1232,
+        seed=1007,
     ),
     Bug(
         "one of several locks may be lost during the wait for another",
         f"{CORE}/multi.py",
         "        yield from self._check_all(record, who)\n",
         "",
-        seed=1495,
+        seed=1182,
     ),
     Bug(
         "a release of several locks stops at the first error",
@@ -809,7 +809,7 @@ BUGS = [
         "lua/permit_give_back.lua",
         "local waiter = string.match(owner, '^[^~]*')\n",
         "local waiter = string.match(owner, '^[^~]*')\nif true then\n  return 'absent ' .. now\nend\n",
-        seed=1025,
+        seed=1408,
     ),
     Bug(
         "nothing is undone where a task that waits for permits is cancelled",
@@ -877,7 +877,7 @@ BUGS = [
         "lua/_lib/readers.lua",
         "  return uuid == stem and string.gsub(",
         "  return string.gsub(",
-        seed=1374,
+        seed=1795,
     ),
     Bug(
         "a downgrade ends the writer's hold first",
@@ -902,7 +902,7 @@ BUGS = [
         "lua/_lib/readers.lua",
         "redis.call('ZREVRANGE', leases, 0, 0, 'WITHSCORES')[2]",
         "redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')[2]",
-        seed=1312,
+        seed=1844,
     ),
     Bug(
         "a reader may ask to write",
@@ -930,14 +930,14 @@ BUGS = [
         "lua/heal.lua",
         "if holder and not is_here then",
         "if holder and not is_here and not is_reader(holder) then",
-        seed=3536,
+        seed=1795,
     ),
     Bug(
         "a reader that gets in wakes nobody",
         "lua/_lib/take_read.lua",
         ("  if not writer and redis.call('EXISTS', queue) == 1 then\n    wake_reader(lock, queue, waiters, nil)\n"),
         "  if false then\n",
-        seed=1804,
+        seed=1844,
     ),
     Bug(
         "an interrupted downgrade leaves the writer's hold",
@@ -972,7 +972,7 @@ BUGS = [
         "lua/read_release.lua",
         "    else\n      wake_first(lock, queue, waiters, nil)\n",
         "    else\n      local _ = 0\n",
-        seed=1640,
+        seed=1620,
     ),
     Bug(
         "a reader's token is not above the last",
@@ -1004,7 +1004,7 @@ BUGS = [
             "        told = vars(self).setdefault('told', {})\n"
             "        edge = told[hold] = self._own().get(hold) or told.get(hold)\n"
         ),
-        seed=2253,
+        seed=1407,
     ),
     Bug(
         "a hold that was lost is part of a ring",
@@ -1018,21 +1018,21 @@ BUGS = [
         f"{CORE}/calls.py",
         "        host.waits.pop(record, None)\n        if outcome",
         "        if outcome",
-        seed=1541,
+        seed=1032,
     ),
     Bug(
         "a short wait is part of a ring",
         f"{CORE}/deadlocks.py",
         "is_short = until - since <= host.deadlock_after",
         "is_short = False",
-        seed=1365,
+        seed=1147,
     ),
     Bug(
         "a ring has a victim though another caller could release the hold",
         f"{CORE}/deadlocks.py",
         "    if not all(edge.is_sure for edge in ring):\n        return None\n",
         "",
-        seed=1241,
+        seed=1016,
     ),
     Bug(
         "a client looks for a ring among its callers only after a while",
