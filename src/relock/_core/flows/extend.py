@@ -50,7 +50,9 @@ def find_out(holds: Sequence[Hold], clock: Clock) -> Generator[Effect, Any, None
 
     def is_certain(answers: Sequence[Answer]) -> bool:
         said = [nth_of_each(answers, i) for i in range(len(holds))]
-        return all(is_confirmed(hold, one) or _is_gone(hold, one) for hold, one in zip(holds, said, strict=True))
+        return all(
+            is_confirmed(hold, one) or _is_said(hold, one, b"absent") for hold, one in zip(holds, said, strict=True)
+        )
 
     calls = tuple(
         load(hold.keys.script_name("extend")).call(hold.keys, owner=hold.owner, lease_ms=1, token_ms=1)
@@ -143,11 +145,11 @@ def needs_healing(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
 
 def is_confirmed(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
     """Return whether a quorum confirmed the hold in this round."""
-    return sum(is_status(answer, b"extended") for answer in answers) >= hold.quorum
+    return _is_said(hold, answers, b"extended")
 
 
-def _is_gone(hold: Hold, answers: Sequence[Reply | Failure]) -> bool:
-    return sum(is_status(answer, b"absent") for answer in answers) >= hold.quorum
+def _is_said(hold: Hold, answers: Sequence[Reply | Failure], status: bytes) -> bool:
+    return sum(is_status(answer, status) for answer in answers) >= hold.quorum
 
 
 def _end(hold: Hold, ttl: float, sent_at: float) -> float:

@@ -104,10 +104,8 @@ class Reports(MasterListener):
 
     def forced(self, name: str, since: float, owner: bytes | None = None) -> None:
         """Report that this client has ended by force what was held of a lock, or the permits of `owner`, at `since`."""
-        if owner is None:
-            self._session.emit(ForceReleased(name, kind=LOCK))
-        else:
-            self._session.emit(ForceReleased(name, kind=SEMAPHORE, owner=owner.decode()))
+        kind, of = (LOCK, None) if owner is None else (SEMAPHORE, owner.decode())
+        self._session.emit(ForceReleased(name, kind=kind, owner=of))
         self._note_forced(name, since, owner)
 
     # Of the masters -------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial, reduce
+from functools import partial
 from typing import Protocol
 
 from relock._core.call_record import CallRecord, Enter
@@ -202,8 +202,10 @@ class Session(Driver):
         """Have the hold's callbacks and the client's called, in the background."""
         for callback in (*hold.callbacks, self.options.on_lost):
             if callback is not None:
-                within = (partial(observer.within, loss) for observer in self.observers)
-                self.losses.hand(reduce(lambda tell, put: put(tell), within, callback), loss)
+                tell = callback
+                for observer in self.observers:
+                    tell = observer.within(loss, tell)
+                self.losses.hand(tell, loss)
 
     def sweep(self, now: float) -> float:
         """Close connections that were idle for long; return when to look again."""
