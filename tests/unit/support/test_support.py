@@ -23,6 +23,7 @@ from support.masters import All, Deployment, Masters, NoMajorityError, Proxies, 
 from support.processes import Worker
 from support.proxy import Framer, Match, Proxy, replies_to, words_of
 from support.servers import Server, find_servers, free_port
+from support.spawn import spawn
 from support.until import until
 from support.urls import Urls, options_for, urls_of
 
@@ -376,6 +377,16 @@ def test_a_child_dies_with_the_tests() -> None:
         child = int(parent.stdout.readline())
         os.kill(parent.pid, signal.SIGKILL)
     until(lambda: not is_running(child), within=SOON, what="the child has ended with its parent")
+
+
+def test_no_end_of_a_shell_lets_a_child_go_on_that_is_stopped() -> None:
+    """The kernel does that to a process group of the shell's session; the child's session is another one."""
+    child = spawn([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert os.getsid(child.pid) == child.pid != os.getsid(0)
+    finally:
+        child.kill()
+        child.communicate()
 
 
 def is_running(pid: int) -> bool:
