@@ -18,11 +18,13 @@ from support.masters import Deployment, Masters, Proxies, ProxyBefore, masters_c
 from support.processes import Worker
 from support.proxy import Proxy
 from support.servers import Server, find_servers
+from support.startup_path import prepare_processes
 from support.urls import GUARD_SECONDS, Urls
 
 from relock import _caches
 
 limit_caches()
+prepare_processes()
 # redis-py reads the whole description of its package for each client and each connection, half of what these cost.
 metadata.version = functools.cache(metadata.version)
 # Each run plays the same examples, unless RELOCK_FUZZ asks for others: no test depends on luck. An example has no

@@ -1,33 +1,13 @@
-"""Limit the caches: Python imports this module when it starts, if its folder is on PYTHONPATH (`support.caches`)."""
+"""Preparation of the processes that tests start: quick imports, and small caches where the tests ask for them.
+
+Python imports this module when it starts, if its folder is on PYTHONPATH (`support.startup_path`).
+"""
 
 import os
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
 
+# redis-py imports the SDK wherever it is installed, and needs as long for it as for all else.
+sys.modules["opentelemetry.sdk"] = None  # type: ignore[assignment]
 
-class SmallCaches(MetaPathFinder):
-    """Finder that limits the caches of relock once a program imports it."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Find the module that has the limit."""
-        if name != "relock._caches":
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            module.COUNT_MAX = int(os.environ["RELOCK_TEST_CACHES"])  # type: ignore[attr-defined]
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-sys.meta_path.insert(0, SmallCaches())
+if "RELOCK_TEST_CACHES" in os.environ:
+    import small_caches  # type: ignore[import-not-found]  # noqa: F401

@@ -424,6 +424,7 @@ def test_caches_are_as_small_as_the_tests_are_told_wherever_relock_runs(said: st
     """Caches are small in the tests, in processes that inherit their environment, and in those that get their path."""
     code = (
         "import os, subprocess, sys; from support.caches import limit_caches; limit_caches(); "
+        "from support.startup_path import prepare_processes; prepare_processes(); "
         "from relock import _caches; look = 'from relock import _caches; print(_caches.COUNT_MAX)'; "
         "run = lambda **more: subprocess.run([sys.executable, '-c', look], capture_output=True, text=True, check=True, "
         "env=os.environ | more).stdout.strip(); "
