@@ -1,11 +1,10 @@
 """The house: which module may import which, the length of a function, the public names."""
 
 import ast
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-
-import pytest
 
 import relock
 
@@ -60,6 +59,29 @@ RESERVED = {
 }
 
 
+def for_each(paths: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """Make one test of a check of each module: it takes longer to collect a test than to play one of these."""
+
+    def decorate(check: Callable[[Path], None]) -> Callable[[], None]:
+        def test() -> None:
+            for path in paths:
+                try:
+                    check(path)
+                except AssertionError as error:
+                    error.add_note(f"in {path}")
+                    raise
+
+        test.__doc__ = check.__doc__
+        return test
+
+    return decorate
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def room(path: Path) -> str:
     return path.relative_to(SOURCE.parent if path == PLUGIN else SOURCE).parts[0].removesuffix(".py")
 
@@ -69,14 +91,14 @@ def storey(name: str) -> int:
 
 
 def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
+@for_each(MODULES)
 def test_a_module_imports_only_from_its_storey_and_below(path: Path) -> None:
     own = storey(room(path))
     for name in imports(path):
@@ -93,7 +115,7 @@ def needs(path: Path) -> set[str]:
     names = {dotted(other) for other in MODULES}
     return {
         name
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ImportFrom) and node.module
         for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
         if name in names
@@ -113,7 +135,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 SIMULATOR = [path for path in sorted((TESTS / "sim").glob("*.py")) if not path.name.startswith("test_")]
 
 
-@pytest.mark.parametrize("path", [*MODULES, *SIMULATOR], ids=lambda path: f"{path.parent.name}/{path.name}")
+@for_each([*MODULES, *SIMULATOR])
 def test_a_room_can_be_read_at_once(path: Path) -> None:
     too_long = {SOURCE / "lock.py", TESTS / "sim" / "bugs.py"}  # the door, which has long docstrings, and a table
     assert path in too_long or len(path.read_text().splitlines()) <= ROOM_LINES_MAX
@@ -136,7 +158,7 @@ RUNTIME_FLOORS = [
 ]
 
 
-@pytest.mark.parametrize("path", sorted((SOURCE / "_runtime").rglob("*.py")), ids=lambda path: path.stem)
+@for_each(sorted((SOURCE / "_runtime").rglob("*.py")))
 def test_no_room_of_the_runtime_imports_from_one_above(path: Path) -> None:
     def floor(parts: tuple[str, ...]) -> int:
         return next(floor for floor, rooms in enumerate(RUNTIME_FLOORS) if parts[0].removesuffix(".py") in rooms)
@@ -149,14 +171,14 @@ def test_no_room_of_the_runtime_imports_from_one_above(path: Path) -> None:
             assert floor(tuple(name.split(".")[2:])) <= floor(own), f"{path} imports {name}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
+@for_each(MODULES)
 def test_what_is_in_the_wheel_needs_nothing_of_the_tests(path: Path) -> None:
     """Tests' modules can be imported only where tests run."""
     rooms = {folder.name for folder in TESTS.iterdir()}
     assert not {name.split(".")[0] for name in imports(path)} & rooms
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
+@for_each(MODULES)
 def test_sockets_threads_and_clocks_stay_in_their_rooms(path: Path) -> None:
     for name in imports(path):
         rooms = RESERVED.get(name.split(".")[0])
@@ -170,12 +192,12 @@ def test_the_core_reads_no_clock_and_throws_no_dice() -> None:
         assert roots <= own | {"abc", "collections", "functools", "itertools", "math", "sys", "typing"}, path
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
+@for_each(MODULES)
 def test_caches_are_those_that_the_tests_can_make_small(path: Path) -> None:
     """Other caches would keep their size in a test with the smallest caches. Scripts are read once, for good."""
     remembers = {
         name
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         for name in ast.unparse(node).replace(",", " ").replace(".", " ").split()
         if isinstance(node, ast.ImportFrom | ast.Attribute) and name in ("cache", "lru_cache")
     }
@@ -184,7 +206,7 @@ def test_caches_are_those_that_the_tests_can_make_small(path: Path) -> None:
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -194,7 +216,7 @@ def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return 0 if not body else (body[-1].end_lineno or 0) - body[0].lineno + 1
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
+@for_each(MODULES)
 def test_functions_are_short(path: Path) -> None:
     long = {f.name: length(f) for f in functions(path) if length(f) > FUNCTION_LINES_MAX}
     assert not long
@@ -205,9 +227,9 @@ def is_overload(function: ast.FunctionDef) -> bool:
     return any(ast.unparse(decorator) == "overload" for decorator in function.decorator_list)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
+@for_each(MODULES)
 def test_what_is_public_has_a_docstring(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     if path.name != "__main__.py":
         assert ast.get_docstring(tree), path
     for node in ast.walk(tree):
@@ -233,22 +255,22 @@ def test_the_package_is_typed_and_names_its_version() -> None:
 TELLS = {"debug", "info", "warning", "error", "exception", "critical", "log", "handle"}
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if room(path) == "_runtime"], ids=lambda path: path.name)
+@for_each([path for path in MODULES if room(path) == "_runtime"])
 def test_what_a_user_can_block_is_called_by_the_callback_queues_alone(path: Path) -> None:
     """A handler that hangs must keep no renewal, no undo and no waiter."""
     if path.stem == "telling":
         return
-    called = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+    called = {ast.unparse(node.func) for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)}
     assert not {name for name in called if name.startswith("warnings.")}
     assert not {name for name in called if "logger" in name.rpartition(".")[0] and name.rpartition(".")[2] in TELLS}
     assert not {name for name in called if name.rpartition(".")[2] in ("on_lost", "on_event", "callback")}
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if room(path) == "_runtime"], ids=lambda path: path.name)
+@for_each([path for path in MODULES if room(path) == "_runtime"])
 def test_the_runtime_waits_and_draws_only_through_its_platform(path: Path) -> None:
     """Simulations would otherwise not control the whole run."""
     if path.stem == "platform":
         return
-    made = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+    made = {ast.unparse(node.func) for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)}
     assert not {"SimpleQueue", "threading.Thread", "threading.Event", "threading.RLock", "open_channel"} & made
     assert not any(name.startswith(("time.", "random.", "os.urandom")) for name in made)

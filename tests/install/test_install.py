@@ -38,15 +38,9 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long  # tox itself installs from a source archive
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "wheel",
-        pytest.param("sdist", marks=pytest.mark.long),  # tox itself installs from a source archive
-        pytest.param("editable", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
 def test_what_it_needs_is_found_in_an_installation_from(kind: str, archives: Path, tmp_path: Path) -> None:
     wanted = {
         "wheel": [str(next(archives.glob("*.whl")))],

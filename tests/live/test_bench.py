@@ -46,6 +46,7 @@ def test_it_measures_and_leaves_nothing_for_long(server: Server) -> None:
     assert all(key.endswith(b":token") and 0 < left < TTL_MS_MAX for key, left in leftovers(server).items())
 
 
+@pytest.mark.long
 def test_threads_of_one_client_with_time_inside(server: Server) -> None:
     found = figures_of("--workers", "3", "--threads", "--section", "0.002", nodes=server.url)
     assert (found["workers_are"], found["section_seconds"]) == ("threads", 0.002)
@@ -55,6 +56,7 @@ def test_threads_of_one_client_with_time_inside(server: Server) -> None:
     assert 0 < handed_over["in_use"] <= 1
 
 
+@pytest.mark.long
 def test_people_see_tables_and_on_a_terminal_how_much_is_done(server: Server) -> None:
     command = [sys.executable, "-m", "relock", "bench", "--seconds", "0.5", "--workers", "2,4"]
     controller, terminal = pty.openpty()
@@ -108,7 +110,7 @@ def test_a_server_that_is_away_is_one_line_and_an_exit_code(own_server: Server) 
     [
         (["--seconds", "3600"], b"*"),
         (HOUR_OF_SIX, b"*}:queue"),
-        pytest.param(HOUR_OF_SIX, b"*}:floor-queue", marks=needs_hiredis),
+        pytest.param(HOUR_OF_SIX, b"*}:floor-queue", marks=[needs_hiredis, pytest.mark.long]),
     ],
     ids=["alone", "handed over", "handed over by the floor"],
 )

@@ -127,6 +127,7 @@ def test_the_bench_measures_the_floor_beside_relock_and_leaves_nothing_of_it(ser
     assert not [key for key in leftovers(server) if b":floor" in key]
 
 
+@pytest.mark.long
 def test_people_see_the_table_of_the_page_about_performance_with_the_floor(server: Server) -> None:
     shown = " ".join(relock_bench("--workers", "2", nodes=server.url).stdout.split())
     heads = [line for line in USERS_PAGE.read_text().splitlines() if line.startswith("|  | **relock**")]

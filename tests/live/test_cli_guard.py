@@ -1,13 +1,12 @@
 """`relock guard`, and the reports of `relock doctor` and of the warning about a guard that was set by mistake."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.cli import relock
 from support.servers import Server, free_port
 
 from relock import Client, QuorumError, RelockWarning
@@ -15,20 +14,6 @@ from relock import Client, QuorumError, RelockWarning
 Connect = Callable[..., Client]
 LONG = 600.0
 PART = LONG * 1.02  # with the allowance for clocks that run at different rates
-
-
-def relock(*words: str, nodes: str, answer: str = "") -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
-        [sys.executable, "-m", "relock", *words],
-        input=answer,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes},
-    )
-    assert "Traceback" not in done.stderr
-    return done
 
 
 def masters(done: "subprocess.CompletedProcess[str]") -> list[dict[str, Any]]:

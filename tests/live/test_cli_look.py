@@ -12,13 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from support.cli import relock
 from support.servers import Server, die_with_parent
 from support.until import until
 
 from relock import Client, LockLostError
 from relock._scripts import load, script_names
-from relock.cli._main import cli
 
 WITHIN = 30.0
 SECRET = "s3cret-p4ss"
@@ -49,13 +48,6 @@ def start(*words: str, nodes: str) -> "subprocess.Popen[str]":
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes},
         preexec_fn=begin,  # noqa: PLW1509
     )
-
-
-def relock(*words: str, nodes: str = "", **environment: str) -> "subprocess.CompletedProcess[str]":
-    env = {"RELOCK_USERNAME": None, "RELOCK_PASSWORD": None, "RELOCK_NODES": nodes, **environment}
-    done = CliRunner().invoke(cli, words, prog_name="relock", env=env)
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
 
 def test_status_of_a_free_lock(server: Server, name: str) -> None:

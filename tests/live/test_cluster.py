@@ -6,7 +6,6 @@ import os
 import re
 import statistics
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any, cast
 import pytest
 import redis
 from support.bench import the_floor_is_all_there
+from support.cli import relock
 from support.cluster import ClusterOfServers, knows_sharded_channels, names_in, port_with_bus, slot_of
 from support.heartbeats import without_heartbeats
 from support.room import Crowd, Room
@@ -304,14 +304,7 @@ def test_doctor_looks_at_each_node(cluster: ClusterOfServers) -> None:
 
 
 def doctor(url: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "relock", "doctor", "--json", "--node", url],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ | {"RELOCK_NODES": ""},
-        check=False,
-    )
+    return relock("doctor", "--json", "--node", url)
 
 
 @pytest.mark.every_server

@@ -63,7 +63,9 @@ main()
 """
 
 
-WITH_TASKS_TOO = pytest.mark.parametrize("workers", [[], ["--asyncio"]], ids=["threads", "tasks"])
+LONG_WITH_THREADS = pytest.mark.parametrize(
+    "workers", [pytest.param([], marks=pytest.mark.long), ["--asyncio"]], ids=["threads", "tasks"]
+)
 LONG_WITH_TASKS = pytest.mark.parametrize(
     "workers", [[], pytest.param(["--asyncio"], marks=pytest.mark.long)], ids=["threads", "tasks"]
 )
@@ -107,7 +109,7 @@ def test_the_demo_ends_with_a_good_verdict_and_leaves_nothing(tmp_path: Path, wo
         assert {*map(sentences, (*told, *found))} == {*map(sentences, recorded())}
 
 
-@pytest.mark.parametrize("workers", [pytest.param([], marks=pytest.mark.long), ["--asyncio"]], ids=["threads", "tasks"])
+@LONG_WITH_THREADS
 def test_with_five_masters_two_are_killed_and_nothing_is_lost(tmp_path: Path, workers: list[str]) -> None:
     done = relock_demo("--json", "--masters", "5", *workers, folder=tmp_path)
     verdict = json.loads(done.stdout)
@@ -231,6 +233,7 @@ def test_a_number_of_masters_that_makes_no_sense_is_refused(words: list[str]) ->
     assert "masters" in done.stderr
 
 
+@pytest.mark.long
 def test_workers_import_nothing_from_the_current_folder(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +245,7 @@ def test_workers_import_nothing_from_the_current_folder(
     assert "current folder" not in done.stdout
 
 
+@pytest.mark.long
 def test_the_demo_uses_a_server_of_ones_own_and_shows_its_password_to_nobody(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -256,7 +260,7 @@ def test_the_demo_uses_a_server_of_ones_own_and_shows_its_password_to_nobody(
     assert_clean(server)
 
 
-@WITH_TASKS_TOO
+@LONG_WITH_TASKS
 def test_the_verdict_is_bad_where_the_lock_does_not_lock(
     server: Server, monkeypatch: pytest.MonkeyPatch, workers: list[str]
 ) -> None:
@@ -270,7 +274,7 @@ def test_the_verdict_is_bad_where_the_lock_does_not_lock(
     assert "the story is played to its end" in bad
 
 
-@WITH_TASKS_TOO
+@LONG_WITH_THREADS
 def test_the_verdict_is_bad_where_each_other_part_of_relock_lets_all_in(
     server: Server, monkeypatch: pytest.MonkeyPatch, workers: list[str]
 ) -> None:
@@ -319,10 +323,15 @@ def test_a_server_that_does_not_answer_is_reported_before_anything_is_started(tm
 
 @pytest.mark.parametrize(
     ("how", "code"),
-    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    [
+        (signal.SIGKILL, -signal.SIGKILL),
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long),
+    ],
     ids=["SIGKILL", "Ctrl-C", "SIGTERM", "SIGHUP"],
 )
-@pytest.mark.parametrize("after", [0.0, 3.0])
+@pytest.mark.parametrize("after", [pytest.param(0.0, marks=pytest.mark.long), 3.0])
 def test_a_demo_that_is_ended_ends_its_server_and_its_workers(
     how: signal.Signals, code: int, after: float, tmp_path: Path
 ) -> None:
@@ -393,7 +402,7 @@ def test_a_signal_waits_until_the_processes_have_started() -> None:
     assert passed == ["the start"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_demo_that_is_ended_tells_what_was_counted_so_far(how: signal.Signals, tmp_path: Path) -> None:
     """Ended in the act with the lock, after a line that the demo prints only when it was told of an update."""
     said = end_a_demo(how, 128 + how, 0.0, tmp_path, "--plain", begin=" had the lock ")
@@ -403,13 +412,8 @@ def test_a_demo_that_is_ended_tells_what_was_counted_so_far(how: signal.Signals,
     assert "verdict" not in said
 
 
-@pytest.mark.parametrize(
-    "begin",
-    [
-        pytest.param("later readers wait behind the writer", marks=pytest.mark.long),
-        "8. a deadlock",
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("begin", ["later readers wait behind the writer", "8. a deadlock"])
 def test_a_demo_that_is_ended_judges_no_act_that_has_no_outcome_yet(begin: str, tmp_path: Path) -> None:
     said = end_a_demo(signal.SIGINT, 130, 0.2, tmp_path, "--plain", begin=begin)
     assert re.search(r"a writer is alone: 0 others inside in [1-9]\d* writes", said)

@@ -2,14 +2,12 @@
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 import pytest
+from support.cli import relock
 from support.clock import Clock
 from support.servers import Server
 
@@ -19,14 +17,7 @@ from relock import Client, QuorumError
 def doctor(*nodes: str, options: bool = False, as_json: bool = True) -> tuple[int, str]:
     """Run the doctor; return its exit code and its output. The nodes are given by ``--node``, or by the environment."""
     words = [word for node in nodes for word in ("--node", node)] if options else []
-    done = subprocess.run(
-        [sys.executable, "-m", "relock", "doctor", *(["--json"] if as_json else []), *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ | {"RELOCK_NODES": "" if options else " ".join(nodes)},
-        check=False,
-    )
+    done = relock("doctor", *(["--json"] if as_json else []), *words, nodes="" if options else " ".join(nodes))
     assert not done.stderr
     return done.returncode, done.stdout
 

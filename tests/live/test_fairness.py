@@ -176,7 +176,9 @@ def dead_waiters(
 
 
 @pytest.mark.every_server
-@pytest.mark.parametrize("fork", [False, True], ids=["all gone", "a forked child of each lives on"])
+@pytest.mark.parametrize(
+    "fork", [pytest.param(False, marks=pytest.mark.long), True], ids=["all gone", "a forked child of each lives on"]
+)
 def test_five_dead_waiters_at_the_head_delay_nobody(
     client: Client, server: Deployment, lockers: Callable[[int], list[Worker]], name: str, fork: bool
 ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from live.test_cli_look import relock
+from support.cli import relock
 from support.cluster import ClusterOfServers
 from support.proxy import Proxy
 from support.servers import Server

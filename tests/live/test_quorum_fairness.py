@@ -171,7 +171,9 @@ def await_count(crowd: Crowd, wanted: int) -> None:
     until(enough, within=60, what=f"{wanted} have been served")
 
 
-@pytest.mark.parametrize("fault", [False, True], ids=["all well", "a master is killed and restarted"])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(False, marks=pytest.mark.long), True], ids=["all well", "a master is killed and restarted"]
+)
 def test_contenders_of_many_processes_are_served_in_the_order_in_which_a_quorum_saw_them(
     masters: Masters, holder: Client, crowd: Crowd, name: str, fault: bool
 ) -> None:
@@ -234,7 +236,9 @@ def await_healed(holder: Client, masters: Masters, name: str) -> None:
 # The dead -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [False, True], ids=["all well", "a master dies with them"])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(False, marks=pytest.mark.long), True], ids=["all well", "a master dies with them"]
+)
 def test_waiters_that_die_at_the_head_are_passed_over_at_once(
     masters: Masters, holder: Client, crowd: Crowd, name: str, fault: bool
 ) -> None:

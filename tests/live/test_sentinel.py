@@ -3,11 +3,8 @@
 import asyncio
 import itertools
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,6 +18,7 @@ import redis
 from attrs import define
 from redis.sentinel import Sentinel as RedisPySentinel
 from support.bench import the_floor_is_all_there
+from support.cli import relock
 from support.room import Crowd, Room
 from support.servers import Server, free_port, no_retry
 from support.spawn import spawn
@@ -321,14 +319,11 @@ def test_each_sentinel_that_does_not_answer_costs_a_node_timeout_and_is_asked_la
 
 def test_doctor_looks_at_the_present_master(house: House) -> None:
     house.fail_over()
-    command = [sys.executable, "-m", "relock", "doctor", "--json", "--node", house.url]
     reports: list[tuple[int, str]] = []
 
     def is_well() -> bool:
         """Return whether the doctor finds nothing; it asks once, and while a failover settles, may find no master."""
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, env=os.environ | {"RELOCK_NODES": ""}, check=False
-        )
+        done = relock("doctor", "--json", "--node", house.url)
         assert not done.stderr
         reports.append((done.returncode, done.stdout))
         return done.returncode == 0

@@ -10,7 +10,7 @@ from relock._core.flows import latch as flows
 from relock._latches import LatchHandle
 from sim.latches import violations
 
-SEEDS = range(40)
+SEEDS = range(20)
 CONTROL_SEEDS = range(400)
 
 

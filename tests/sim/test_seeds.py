@@ -1,4 +1,4 @@
-"""The unchanged code under 200 seeds, and in a long run under 2,000: relock keeps its promises under all faults."""
+"""The unchanged code under 100 seeds, and in a long run under 2,000: relock keeps its promises under all faults."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from sim.simulation import Simulation, ViolationError
 
 CHUNK = 50
-USUAL, END = 200, 2000
+USUAL, END = 100, 2000
 TESTS = Path(__file__).parents[1]
 
 
