@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 POLL_SECONDS = 0.003  # between two looks at first
-POLL_SECONDS_MAX = 0.03
+POLL_SECONDS_MAX = 0.1
 POLL_SHARE = 0.05  # of the time that has passed
 TRY_SECONDS = 0.01
 
