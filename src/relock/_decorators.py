@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from relock._errors import ConfigurationError
-from relock._options import LockArguments, check_flag, check_lock_keywords
+from relock._options import LockArguments, check_flag
+from relock._signatures import check_lock_keywords
 
 P = ParamSpec("P")
 R = TypeVar("R")

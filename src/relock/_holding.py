@@ -12,7 +12,7 @@ from relock._core.lock_spec import LockSpec, MultiSpec
 from relock._core.quorum import Grant, NoQuorum, Outcome, Refused
 from relock._errors import AcquireTimeoutError, LockLostError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, check_seconds
-from relock._owner import Owner, named
+from relock._owner import Owner, is_rest, named
 from relock._runtime.session.session import Session
 
 logger = logging.getLogger("relock.lock")
@@ -205,6 +205,8 @@ def refusal(name: str, spec: LockSpec, outcome: Outcome) -> bool:
 def refused_by(outcome: Outcome) -> tuple[str | None, int, str]:
     """Return the holder at the last look of a wait, the number of waiters ahead, and both in words."""
     holder, ahead = (None, 0) if isinstance(outcome, Grant | NoQuorum) else (outcome.holder, outcome.ahead)
+    if is_rest(holder):
+        return None, ahead, "it rested after its release (at_least)"
     if holder:
         return holder, ahead, f"{holder} had it"
     # A free lock has a `lease_left` of 0.

@@ -8,7 +8,7 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypedDict, get_args
 
 from attrs import evolve, field, frozen
@@ -129,6 +129,9 @@ class LockOptions:
     max_hold: float | None = field(default=None, validator=_LONG)
     deadlock: OnDeadlock = field(default="raise", validator=_one_of(OnDeadlock))
     on_lost: OnLost | None = field(default=None, validator=_callback)
+    at_least: float = field(
+        default=0.0, validator=_seconds(0.0, TTL_SECONDS_MAX, "0 or more seconds, at most 10 years")
+    )
 
 
 #: Return the value of a str as a plain str: an f-string shows a subclass, such as an enum, as its `__format__` says.
@@ -209,10 +212,16 @@ class PermitArguments(TypedDict, total=False):
     on_lost: OnLost | None
 
 
-class LockArguments(PermitArguments, total=False):
-    """Options of a lock as keyword arguments of `Client.lock`; an option that is None is as the client says."""
+class SharedArguments(PermitArguments, total=False):
+    """Options that all kinds of locks have, as keyword arguments; an option that is None is as the client says."""
 
     deadlock: OnDeadlock | None
+
+
+class LockArguments(SharedArguments, total=False):
+    """Options of a lock as keyword arguments of `Client.lock`; an option that is None is as the client says."""
+
+    at_least: float | None
 
 
 @frozen(kw_only=True, eq=False, repr=False)
@@ -269,23 +278,28 @@ class ClientOptions:
             return self.restart_guard
         return self.ttl if masters > 1 else 0.0
 
-    def check_guard(self, ttl: float, masters: int) -> None:
-        """Refuse a lease of `ttl` seconds that would outlast the guard of so many masters.
+    def check_guard(self, seconds: float, masters: int, option: str = "ttl") -> None:
+        """Refuse a lease, or a rest, of so many `seconds` that would outlast the guard of so many masters.
 
         Such a lease might run on while a master that has forgotten it votes again: two holders. A lone master may have
         a short guard, because its default, no guard, allows the same.
 
         Raises:
-            ConfigurationError: there is a guard, and it is shorter than the ttl.
+            ConfigurationError: there is a guard, and it is shorter than the `option`.
         """
         guard = self.guard_for(masters)
-        if masters > 1 and 0 < guard < ttl:
+        if masters > 1 and 0 < guard < seconds:
             raise wrong(
-                "ttl",
-                ttl,
+                option,
+                seconds,
                 f"at most the restart_guard of {guard:g} s, because a master that restarts has a vote again after it; "
                 "raise restart_guard in every client",
             )
+
+    def check_lock(self, options: LockOptions, masters: int) -> None:
+        """Refuse options of a lock whose lease or rest would outlast the guard of so many masters, as `check_guard`."""
+        self.check_guard(options.ttl, masters)
+        self.check_guard(options.at_least, masters, "at_least")
 
     def node_timeout_for(self, ttl: float) -> float:
         """Return the longest wait (s) for one master in one attempt at a lock with this ttl."""
@@ -303,46 +317,9 @@ class ClientOptions:
         return evolve(base, **given) if given else base
 
 
-# Options of other libraries' locks, and what relock has in their place.
-_ELSEWHERE = {
-    "timeout": "the longest wait is timeout= of lock() or acquire(), and the lease, which redis-py calls so, is ttl=",
-    "blocking": "whether to wait is blocking= of acquire(), or timeout=0 of lock()",
-    "blocking_timeout": "the longest wait is timeout= of lock() or acquire()",
-    "sleep": "relock needs no such pause, because a waiter is woken",
-    "thread_local": "a hold is always its thread's own; owner= of lock() lets threads share one",
-    "id": "the owner of a hold, if it is not the calling thread, is owner= of lock()",
-    "expire": "the lease is ttl=",
-    "auto_renewal": "whether the lease is extended while its owner lives is renew=",
-}
-_LOCK_OPTIONS = tuple(attribute.name for attribute in LockOptions.__attrs_attrs__)
-_CLIENT_OPTIONS = tuple(attribute.name for attribute in ClientOptions.__attrs_attrs__)
-
-
-def check_keywords(function: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse keywords that `function` does not take, and say what was probably meant.
-
-    Raises:
-        TypeError: there is one that is not among the `known`.
-    """
-    unknown = sorted(set(given).difference(known))
-    if unknown:
-        hints = "; ".join(f"{name!r}: {_meant_by(name, known)}" for name in unknown)
-        raise TypeError(f"{function}() has no such option as {hints}")
-
-
-def check_client_keywords(given: Iterable[str]) -> None:
-    """Raise `TypeError` for a keyword that is no option of a client."""
-    check_keywords("Client", given, _CLIENT_OPTIONS)
-
-
 def check_flag(option: str, value: object) -> None:
     """Raise `TypeError` for a value that is no bool."""
     _check_type(option, value, bool)
-
-
-def check_lock_keywords(function: str, given: Iterable[str], arguments: Any = LockArguments) -> None:
-    """Raise `TypeError` for a keyword that is not among the `arguments`, a `TypedDict`."""
-    check_keywords(function, given, arguments.__annotations__)
 
 
 def set_options(given: LockArguments) -> dict[str, Any]:
@@ -358,18 +335,6 @@ def check_lock_options(given: LockArguments) -> None:
         ConfigurationError: a wrong value.
     """
     LockOptions(**set_options(given))
-
-
-def _meant_by(name: str, known: Collection[str]) -> str:
-    import difflib  # only a wrong option needs this import
-
-    if name in _ELSEWHERE:
-        return _ELSEWHERE[name]
-    for function, options in (("lock", _LOCK_OPTIONS), ("Client", _CLIENT_OPTIONS)):
-        if name in options:
-            return f"it is an option of {function}()"
-    nearest = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
 
 
 def check_utf8(option: str, value: str) -> None:

@@ -23,6 +23,7 @@ _UNREADABLE = re.compile(r"[^A-Za-z0-9_.-]")
 _WISH = re.compile(r"#[0-9]+/([0-9]{1,4})(?:@[0-9]+)?$")  # the end of a waiter's name: see `LockSpec.of`
 _READABLE_LENGTH_MAX = 64
 LATCH_MARK = b"!"  # ends the name of a waiter at a latch
+REST_MARK = "~"  # begins the name of a rest, which no owner has: see `Hold.rest_until`
 READ_MARK = b"&"  # ends the name of a reader, before the name of its own hold for writing, if any
 _MADE = re.compile(
     r"(?:(.+)-([0-9]+)|(.+))-[0-9a-f]{16}(?:\.[0-9]+)?:\$?(?:([A-Za-z0-9_.-]*)\.)?[0-9a-f]{16}(?:[@~&#!].*)?"
@@ -226,6 +227,11 @@ def readable(text: str) -> str:
 def stem_of(owner: bytes) -> bytes:
     """Return the part of an owner's name that its client has made, such as the ``7`` in ``host:7@3000~1.5``."""
     return _STEM.split(owner.partition(b":")[2], 1)[0]
+
+
+def is_rest(owner: str | None) -> bool:
+    """Return whether a holder's name says that the lock rests: its last owner has released it, and nobody has it."""
+    return owner is not None and owner.startswith(REST_MARK)
 
 
 def is_reader(owner: bytes) -> bool:

@@ -19,8 +19,8 @@ from relock._options import (
     ClientOptions,
     LockArguments,
     PermitArguments,
+    SharedArguments,
     check_flag,
-    check_lock_keywords,
     check_seconds,
 )
 from relock._owner import running_loop
@@ -29,7 +29,7 @@ from relock._runtime.aio.on_loop import OnLoop
 from relock._runtime.aio.on_thread import on_thread
 from relock._runtime.net.parse import Nodes
 from relock._runtime.session.session import Session
-from relock._signatures import lists
+from relock._signatures import check_lock_keywords, lists
 from relock._statistics import Statistics
 from relock.aio_lock import AsyncLock, awaited
 from relock.client import Client
@@ -194,6 +194,8 @@ class AsyncClient(SynchronizesTasks):
             cancel_on_lost: whether relock cancels the body of an ``async with`` if the hold is lost; leaving the body
                 then raises `LockLostError`. A cancellation from elsewhere at the same moment goes on as such. Another
                 owner may have the lock before the body stops. `AsyncLock.acquire` cancels nothing. Default False.
+            at_least: seconds, 0 to 10 years, from the grant on, for which the lock stays taken even if it is released
+                earlier; with several masters at most the guard; default 0.0.
 
         Raises:
             TypeError: an argument of a wrong type, an unknown option.
@@ -204,9 +206,9 @@ class AsyncClient(SynchronizesTasks):
         self._call_on_loop(options, "on_lost")
         return AsyncLock(self, self._client._spec_of(name, **options), cancel_on_lost=cancel_on_lost)
 
-    @lists(LockArguments)
+    @lists(SharedArguments)
     def lock_all(
-        self, names: Iterable[str], *, cancel_on_lost: bool = False, **options: Unpack[LockArguments]
+        self, names: Iterable[str], *, cancel_on_lost: bool = False, **options: Unpack[SharedArguments]
     ) -> "AsyncMultiLock":
         """Return one lock for several names: it takes all of them or none; send nothing.
 
@@ -222,13 +224,13 @@ class AsyncClient(SynchronizesTasks):
         """
         from relock.aio_multi_lock import AsyncMultiLock
 
-        check_lock_keywords("lock_all", options)
+        check_lock_keywords("lock_all", options, SharedArguments)
         check_flag("cancel_on_lost", cancel_on_lost)
         self._call_on_loop(options, "on_lost")
         return AsyncMultiLock(self, self._client._multi_spec_of(names, **options), cancel_on_lost=cancel_on_lost)
 
-    @lists(LockArguments)
-    def rwlock(self, name: str, *, cancel_on_lost: bool = False, **options: Unpack[LockArguments]) -> "AsyncRWLock":
+    @lists(SharedArguments)
+    def rwlock(self, name: str, *, cancel_on_lost: bool = False, **options: Unpack[SharedArguments]) -> "AsyncRWLock":
         """Return a read-write lock: many readers or one writer; send nothing.
 
         Args:
@@ -242,7 +244,7 @@ class AsyncClient(SynchronizesTasks):
         """
         from relock.aio_rwlock import AsyncRWLock
 
-        check_lock_keywords("rwlock", options)
+        check_lock_keywords("rwlock", options, SharedArguments)
         check_flag("cancel_on_lost", cancel_on_lost)
         self._call_on_loop(options, "on_lost")
         spec = self._client._spec_of(name, **options)

@@ -16,11 +16,11 @@ from relock._core.quorum import Outcome
 from relock._core.renewal import confirm_lease, renew_now
 from relock._errors import RelockError
 from relock._holding import Handle, HasSession, Holding, too_few, too_little
-from relock._options import check_keywords, check_seconds
+from relock._options import check_seconds
 from relock._owner import Owner
 from relock._runtime.aio.foreground import Foreground, current_task
 from relock._runtime.aio.loss_hook import LossHooks
-from relock._signatures import called_as
+from relock._signatures import called_as, check_keywords
 from relock.lock import NOT_PASSED, acquiring, longest_wait
 
 P = ParamSpec("P")

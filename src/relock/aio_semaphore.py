@@ -9,11 +9,10 @@ from relock._core.flows import permits as permit_flows
 from relock._core.flows.inspect import MasterReplies, look
 from relock._core.flows.permits import SemaphoreInfo
 from relock._errors import RelockError
-from relock._options import check_keywords
 from relock._owner import Owner, owner_of_permit
 from relock._permits import PermitView, SemaphoreHandle
 from relock._runtime.aio.foreground import current_task
-from relock._signatures import called_as
+from relock._signatures import called_as, check_keywords
 from relock.aio_lock import AsyncHeldDoor, AsyncLockClient, AwaitedCall, awaited
 from relock.lock import NOT_PASSED, longest_wait
 from relock.semaphore import acquiring_permits

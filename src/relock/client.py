@@ -24,9 +24,8 @@ from relock._options import (
     LockArguments,
     LockOptions,
     PermitArguments,
-    check_client_keywords,
+    SharedArguments,
     check_limit,
-    check_lock_keywords,
     check_lock_options,
     check_name,
     check_names,
@@ -40,7 +39,7 @@ from relock._runtime.net.parse import Nodes, parse_nodes, warning_of_number
 from relock._runtime.platform import Platform
 from relock._runtime.session import closing
 from relock._runtime.session.session import Session
-from relock._signatures import lists
+from relock._signatures import check_client_keywords, check_lock_keywords, lists
 from relock.lock import Lock
 
 if TYPE_CHECKING:
@@ -140,6 +139,8 @@ class Client(Synchronizes):
             max_hold: seconds, above 0, after which the watchdog renews the hold no more; default: the client's.
             deadlock: what a wait does in a deadlock: ``"raise"``, ``"report"`` or ``"ignore"``; default: the client's.
             on_lost: called once with a `Loss` if the hold is lost, on a thread of its own; default None.
+            at_least: seconds, 0 to 10 years, from the grant on, for which the lock stays taken even if it is released
+                earlier; with several masters at most the guard; default 0.0.
 
         Raises:
             TypeError: an argument of a wrong type, an unknown option.
@@ -150,8 +151,8 @@ class Client(Synchronizes):
         spec = self._spec_of(name, **options)
         return Lock(self, spec, spec.keys.name)
 
-    @lists(LockArguments)
-    def lock_all(self, names: Iterable[str], **options: Unpack[LockArguments]) -> "MultiLock":
+    @lists(SharedArguments)
+    def lock_all(self, names: Iterable[str], **options: Unpack[SharedArguments]) -> "MultiLock":
         """Return one lock for several names: it takes all of them or none; send nothing.
 
         Args:
@@ -165,11 +166,11 @@ class Client(Synchronizes):
         """
         from relock.multi_lock import MultiLock
 
-        check_lock_keywords("lock_all", options)
+        check_lock_keywords("lock_all", options, SharedArguments)
         return MultiLock(self, self._multi_spec_of(names, **options))
 
-    @lists(LockArguments)
-    def rwlock(self, name: str, **options: Unpack[LockArguments]) -> "RWLock":
+    @lists(SharedArguments)
+    def rwlock(self, name: str, **options: Unpack[SharedArguments]) -> "RWLock":
         """Return a read-write lock: many readers or one writer; send nothing.
 
         Args:
@@ -182,7 +183,7 @@ class Client(Synchronizes):
         """
         from relock.rwlock import RWLock
 
-        check_lock_keywords("rwlock", options)
+        check_lock_keywords("rwlock", options, SharedArguments)
         return RWLock(self, self._spec_of(name, **options), self._options)
 
     @lists(PermitArguments)
@@ -239,7 +240,7 @@ class Client(Synchronizes):
         if not wanted:
             return self._lock_options
         options = self._options.for_lock(**wanted)
-        self._options.check_guard(options.ttl, len(self._nodes))
+        self._options.check_lock(options, len(self._nodes))
         return options
 
     def elect(

@@ -14,9 +14,9 @@ from relock._core.hold import FOREVER, Hold
 from relock._core.renewal import confirm_lease, renew_now
 from relock._errors import ConfigurationError, LockLostError, RelockError
 from relock._holding import Handle, HasSession, Holding, too_few, too_little
-from relock._options import check_keywords, check_seconds
+from relock._options import check_seconds
 from relock._owner import Owner
-from relock._signatures import called_as
+from relock._signatures import called_as, check_keywords
 
 # The default timeout, -1 as in `threading.RLock`, as an object of its own: so it differs from a -1 that is passed.
 NOT_PASSED = float("-1")

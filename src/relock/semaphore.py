@@ -8,10 +8,9 @@ from relock._core.flows import permits as permit_flows
 from relock._core.flows.inspect import look
 from relock._core.flows.permits import SemaphoreInfo
 from relock._errors import RelockError
-from relock._options import check_keywords
 from relock._owner import Owner, owner_of_permit
 from relock._permits import PermitView, SemaphoreHandle
-from relock._signatures import called_as
+from relock._signatures import called_as, check_keywords
 from relock.lock import NOT_PASSED, HeldDoor, longest_wait
 
 

@@ -94,6 +94,10 @@ def _use_everything(client: Client) -> None:
     assert client.force_release("a")
     with pytest.raises(LockLostError):
         lock.release()
+    with client.lock("a", at_least=TTL):
+        pass
+    assert client.info("a").resting
+    assert client.force_release("a")
     _use_both_sides(client)
 
 

@@ -57,6 +57,7 @@ def test_status_of_a_free_lock(server: Server, name: str) -> None:
         "name": name,
         "kind": "lock",
         "held": False,
+        "resting": False,
         "owner": None,
         "hold_count": 0,
         "held_for_seconds": None,
@@ -109,6 +110,19 @@ def test_status_of_a_lock_that_readers_have(server: Server, client: Client, name
     assert "holder" not in plain
     with lock.write:
         assert json.loads(relock("status", name, "--json", nodes=server.url).stdout)["readers"] == []
+
+
+def test_a_lock_that_rests_is_shown_without_an_owner(server: Server, client: Client, name: str) -> None:
+    with client.lock(name, at_least=600):
+        pass
+    status = json.loads(relock("status", name, "--json", nodes=server.url).stdout)
+    assert (status["held"], status["resting"], status["owner"], status["held_for_seconds"]) == (True, True, None, None)
+    assert "holder      nobody: it rests\nrests       for 6" in relock("status", name, nodes=server.url).stdout
+    [shown] = json.loads(relock("ls", name, "--long", "--json", nodes=server.url).stdout)
+    assert (shown["resting"], shown["holders"]) == (True, [])
+    assert relock("ls", name, "--long", nodes=server.url).stdout.endswith("nobody: it rests\n")
+    assert relock("release", name, "--force", nodes=server.url).returncode == 0
+    assert not client.lock(name).locked()
 
 
 def test_another_librarys_lock_without_an_end_is_valid_json(server: Server, name: str) -> None:

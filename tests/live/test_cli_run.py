@@ -198,6 +198,21 @@ def test_a_command_that_does_not_get_the_lock_has_an_exit_code_of_its_own(
     assert (report["outcome"], report["exit_code"], report["token"]) == ("not available", 75, None)
 
 
+def test_a_command_that_ends_at_once_is_not_run_again_too_soon(
+    start: Start, server: Server, client: Client, name: str
+) -> None:
+    def run() -> tuple[int, str, str]:
+        process = start(server.url, "run", name, "--no-wait", "--at-least", "600", "--", "echo", "ran")
+        out, err = process.communicate(timeout=WITHIN)
+        return process.returncode, out, err
+
+    assert run() == (0, "ran\n", "")
+    code, out, err = run()
+    assert (code, out) == (75, "")
+    assert re.search(rf"the lock '{re.escape(name)}' rests for [0-9a-z. ]+ more \(at_least\)", err)
+    assert client.force_release(name)
+
+
 @pytest.mark.parametrize(
     ("command", "code"),
     [

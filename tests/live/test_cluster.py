@@ -238,6 +238,12 @@ def test_names_info_and_force_release_reach_every_node(
         assert operator.info(one).hold_count == 1
         assert operator.force_release(one)
         assert operator.info(one).owner is None
+    for one in names:
+        with operator.lock(one, at_least=600):
+            pass
+        assert operator.info(one).resting
+        assert not connect(cluster.url).lock(one).acquire(timeout=0)
+        assert operator.force_release(one)
     until(lambda: {loss.lock for loss in told} == {*names}, within=30, what="no renewal is due for minutes")
     assert {loss.code for loss in told} == {LossCode.FORCED}
 

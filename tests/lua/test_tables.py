@@ -839,6 +839,69 @@ def test_heartbeat_says_nothing_of_turns_while_the_lock_is_held(master: Master) 
     assert master.told() == []
 
 
+# rest -----------------------------------------------------------------------------------------------------------------
+
+REST = {b"~me:1": b"0"}
+
+
+def rest(master: Master, rest_ms: int, fence: int = 0) -> list[Any]:
+    return master.call("rest", owner=ME, rest_ms=rest_ms, fence=fence, token_ms=max(rest_ms, LEASE_MS) + 1_000)
+
+
+@pytest.mark.parametrize("rest_ms", [SHORT_MS, 2 * LEASE_MS], ids=["shorter than the lease", "longer"])
+def test_a_rest_keeps_the_lock_from_everybody_and_late_requests_of_its_hold_do_not_find_it(
+    master: Master, rest_ms: int
+) -> None:
+    token = acquire(master)[2]
+    assert rest(master, rest_ms)[0] == b"released"
+    times = {"lease_ms": 3 * LEASE_MS, "not_after_us": FAR}
+    assert master.call("extend", owner=ME, token_ms=TOKEN_MS, **times)[0] == b"absent"
+    assert [master.call("count", owner=ME, count=2, **{**times, "lease_ms": ms})[0] for ms in (0, 9)] == [b"absent"] * 2
+    assert master.call("heal", owner=ME, value=1, fence=token, **times)[0] == b"refused"
+    for owner in (ME, YOU):
+        status, _, pttl_ms, *_, holder = acquire(master, owner)
+        assert (status, holder) == (b"refused", b"~me:1")
+        assert rest_ms - SHORT_MS < pttl_ms <= rest_ms
+    assert rest(master, 3 * LEASE_MS)[0] == release(master)[0] == b"absent", "neither lengthens nor ends the rest"
+    assert master.holder() == REST
+    assert rest_ms - SHORT_MS < master.redis.pttl(KEYS.lock) <= rest_ms < master.redis.pttl(KEYS.token)
+
+
+def test_a_rest_wakes_the_first_waiter_which_learns_when_it_ends(master: Master) -> None:
+    master.put(State(holder={ME: 1}, queue=[ME, YOU, THEY]))
+    master.listen("you", "they")
+    rest(master, SHORT_MS)
+    assert master.told() == [b"wake 1 a"]
+    assert master.queue() == [YOU, THEY], "the place of its own waiter is given up"
+    status, _, pttl_ms, ahead, holder, _ = enqueue(master, YOU)
+    assert (status, ahead, holder) == (b"queued", 0, b"~me:1")
+    assert 0 < pttl_ms <= SHORT_MS
+
+
+def test_a_rest_is_absent_where_the_hold_is_not_and_tells_the_token_there(master: Master) -> None:
+    master.put(State(holder={YOU: 1}, queue=[THEY]))
+    master.listen("they")
+    assert rest(master, SHORT_MS, fence=FAR)[0] == b"absent"
+    assert (master.holder(), master.told()) == ({YOU: b"1"}, [])
+    assert master.redis.get(KEYS.token) == b"%d" % FAR
+
+
+def test_a_rest_shortens_no_lease_of_another_program_in_the_same_hash(master: Master) -> None:
+    master.put(State(holder={ME: 1, YOU: 1}))
+    rest(master, SHORT_MS)
+    assert master.holder() == {YOU: b"1", **REST}
+    assert master.redis.pttl(KEYS.lock) > SHORT_MS
+
+
+def test_force_release_ends_a_rest(master: Master) -> None:
+    token = acquire(master)[2]
+    rest(master, SHORT_MS)
+    assert master.call("force_release", fence=0, lease_ms=LEASE_MS)[0] == b"released"
+    status, _, later = acquire(master, YOU)
+    assert status == b"granted"
+    assert later > token
+
+
 # inspect and force_release --------------------------------------------------------------------------------------------
 
 
@@ -1817,7 +1880,14 @@ def call_with(master: Master, name: str, fence: int) -> None:
         "hand": 1,
     }
     arguments |= {"ticket": 7, "alive_ms": 7_000, "queue_ms": QUEUE_MS, "client": "me", "limit": 9}
-    arguments |= {"fence": fence, "accused": master.incarnation, "token_ms": TOKEN_MS, "proposal": 0, "seen": SEEN}
+    arguments |= {
+        "rest_ms": LEASE_MS,
+        "fence": fence,
+        "accused": master.incarnation,
+        "token_ms": TOKEN_MS,
+        "proposal": 0,
+        "seen": SEEN,
+    }
     if name == "notify":
         notify(master, b"you", ASK)
         notify(master, b"they", WAIT)

@@ -17,13 +17,22 @@ from support.servers import Server
 FAR = 2**52  # a not-after time that never comes
 LEASE_MS, TOKEN_MS, QUEUE_MS, ALIVE_MS, SHORT_MS = 30_000, 31_000, 20_000, 7_000, 5_000
 USUAL: dict[str, Any] = {"lease_ms": LEASE_MS, "token_ms": TOKEN_MS, "fair": 1, "hand": 1, "proposal": 0, "ticket": 0}
-USUAL |= {"alive_ms": ALIVE_MS, "queue_ms": QUEUE_MS, "fence": 0, "limit": 9, "not_after_us": FAR, "guard_ms": 0}
+USUAL |= {
+    "alive_ms": ALIVE_MS,
+    "queue_ms": QUEUE_MS,
+    "rest_ms": LEASE_MS,
+    "fence": 0,
+    "limit": 9,
+    "not_after_us": FAR,
+    "guard_ms": 0,
+}
 M = TypeVar("M", bound="ScriptMaster")
 S = TypeVar("S")
 KEY_NAMES = ("permits", "latch", "lock", "queue", "waiters", "token", "leases", "limit", "master")
 LIFETIMES_MS = {  # by the words of the headers: the shortest and the longest lifetime in `check_header`
     "none": (-1, -1),
     "lease_ms": (LEASE_MS - SHORT_MS, LEASE_MS),
+    "rest_ms": (LEASE_MS - SHORT_MS, LEASE_MS),
     "the latest lease": (1, LEASE_MS + 1),
     "the latest lease, or the lease that a waiter may be given": (1, LEASE_MS + 1),
     "alive_ms": (ALIVE_MS - SHORT_MS, ALIVE_MS),

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from relock import AsyncClient, AsyncMultiLock, Client, ConfigurationError, MultiLock, NotOwnedError
-from relock._options import LockArguments
+from relock._options import SharedArguments
 
 NOWHERE = "redis://127.0.0.1:1"  # no server listens there, and no test here sends a request
 SORTED = ["B", "a", "a-", "aa", "é", "\uffff", "\U0001f512"]  # by bytes: a sort by UTF-16 would swap the last two
@@ -127,7 +127,7 @@ def test_each_lock_has_the_options() -> None:
 @pytest.mark.parametrize("door", [Client, AsyncClient])
 def test_a_signature_shows_each_option(door: type[Client | AsyncClient]) -> None:
     shown = set(inspect.signature(door.lock_all).parameters) - {"cancel_on_lost"}
-    assert shown == {"self", "names", *get_type_hints(LockArguments)}
+    assert shown == {"self", "names", *get_type_hints(SharedArguments)}
 
 
 # Uses that can't work -------------------------------------------------------------------------------------------------

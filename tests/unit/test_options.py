@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import pytest
@@ -143,6 +144,9 @@ def test_names_of_a_wrong_type(name: Any) -> None:
         {"owner": ""},
         {"max_hold": -1},
         {"max_hold": NO_FLOAT},
+        {"at_least": -0.1},
+        {"at_least": math.inf},
+        {"at_least": math.nan},
     ],
     ids=shown,
 )
@@ -155,7 +159,9 @@ def test_wrong_values_of_a_lock(of: Callable[..., object], option: dict[str, Any
 
 @pytest.mark.parametrize("of", [Client.lock, Client.synchronized])
 @pytest.mark.parametrize(
-    "option", [{"ttl": "1"}, {"timeout": True}, {"owner": 5}, {"on_lost": 5}, {"unheard_of": 1}], ids=str
+    "option",
+    [{"ttl": "1"}, {"timeout": True}, {"owner": 5}, {"on_lost": 5}, {"at_least": True}, {"unheard_of": 1}],
+    ids=str,
 )
 def test_wrong_types_of_a_lock(of: Callable[..., object], option: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=next(iter(option))):
@@ -229,9 +235,25 @@ def test_with_several_masters_no_ttl_may_be_above_the_guard() -> None:
         Client(THREE).lock("a", ttl=31)
 
 
-def test_without_a_guard_or_with_one_master_any_ttl_will_do() -> None:
-    Client(THREE, restart_guard=0).lock("a", ttl=3600)
-    Client(NOWHERE, ttl=10, restart_guard=10).lock("a", ttl=3600)
+def test_with_several_masters_no_rest_may_be_longer_than_the_guard() -> None:
+    client = Client(THREE, ttl=10, restart_guard=20)
+    client.lock("a", at_least=20)
+    with pytest.raises(ConfigurationError, match=r"at_least=20\.1.*at most the restart_guard of 20 s") as caught:
+        client.synchronized("a", at_least=20.1)
+    assert caught.value.option == "at_least"
+
+
+def test_without_a_guard_or_with_one_master_any_ttl_will_do_and_any_rest() -> None:
+    Client(THREE, restart_guard=0).lock("a", ttl=3600, at_least=7200)
+    Client(NOWHERE, ttl=10, restart_guard=10).lock("a", ttl=3600, at_least=7200)
+
+
+@pytest.mark.parametrize("door", [Client, AsyncClient])
+def test_only_a_lock_of_one_name_and_one_owner_rests(door: type[Any]) -> None:
+    client = door(NOWHERE)
+    for make in (partial(client.rwlock, "a"), partial(client.lock_all, ["a"]), partial(client.semaphore, "a", 2)):
+        with pytest.raises(TypeError, match=r"no such option as 'at_least': it is an option of lock\(\)"):
+            make(at_least=5)
 
 
 def test_passwords_reach_no_repr_and_no_error() -> None:

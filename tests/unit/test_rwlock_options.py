@@ -11,7 +11,7 @@ import pytest
 
 from relock import AsyncClient, AsyncRWLock, Client, ConfigurationError, NotOwnedError, RWLock, UpgradeError
 from relock._keys import lock_keys, read_keys
-from relock._options import LockArguments
+from relock._options import SharedArguments
 
 NOWHERE = "redis://127.0.0.1:1"  # no server listens there, and no test here sends a request
 
@@ -64,7 +64,7 @@ def test_only_tasks_have_cancel_on_lost() -> None:
 @pytest.mark.parametrize(("door", "more"), [(Client, set()), (AsyncClient, {"cancel_on_lost"})])
 def test_a_signature_shows_each_option(door: type[Client | AsyncClient], more: set[str]) -> None:
     shown = set(inspect.signature(door.rwlock).parameters)
-    assert shown == {"self", "name", *more, *get_type_hints(LockArguments)}
+    assert shown == {"self", "name", *more, *get_type_hints(SharedArguments)}
 
 
 @each_door

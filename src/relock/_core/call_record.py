@@ -51,6 +51,8 @@ class CallRecord:
         """Note once that this call releases `levels` levels (0: all) of the owner's hold, or of each member's hold."""
         if isinstance(spec, LockSpec):
             self.due = self.due or (holds.get((spec.keys.name, who.key)), levels)
+            if self.due[0] is not None:
+                self.due[0].is_used = True
         elif not self.members:
             parts = [self.part() for _ in spec.members]
             for part, member in zip(parts, spec.members, strict=True):

@@ -25,7 +25,7 @@ from relock._core.host import Host, WaiterRegister
 from relock._core.interrupts import Interrupted
 from relock._core.lock_spec import LockSpec
 from relock._core.loops import let_in
-from relock._core.own import ALONE, beside_own
+from relock._core.own import ALONE, beside_own, check_rest
 from relock._core.quorum import (
     NEVER,
     Grant,
@@ -283,6 +283,8 @@ class Calls:
             host.check_valid(hold)
         if not hold.takes_turns and (hold.entered_by is not None or host.platform.loop() is not None):
             let_in(hold, host.platform.task())
+        if options.at_least > hold.at_least and host.holds.had_readers:
+            check_rest(host, hold)
         record.count, record.hold = hold.count, hold  # Note, then send
         if options.ttl > hold.ttl:
             hold.ask_for(options.ttl)
@@ -294,6 +296,7 @@ class Calls:
         hold.count = count
         if not written:
             host.settle(hold)
+        hold.at_least = max(hold.at_least, options.at_least)
         if options.on_lost is not None and options.on_lost not in hold.callbacks:
             hold.callbacks.append(options.on_lost)
 
@@ -341,7 +344,7 @@ class Calls:
             if hold.count == 0:  # another call of this owner was faster
                 raise host.holds.not_owned(name, who)
         left = hold.count - levels if levels else 0
-        record.count, record.hold = left, hold  # Note, then send
+        record.count, record.hold, hold.is_used = left, hold, True  # Note, then send
         if hold.loss is not None or host.clock() >= hold.deadline:
             self._check_before_release(hold, left)
         if left:
@@ -373,13 +376,14 @@ class Calls:
             raise host.holds.not_owned(keys.name, hold)
         if host.closed:
             hold.count = 0
-            host.undo(hold.keys, hold.owner, hold.token, hold.ttl, hold.undo_after)  # works only during `close`
+            host.hand_undo(host.undo_hold(hold))  # works only during `close`
             return
         sent_at = host.clock()
         until = sent_at + host.node_timeout
-        answers: Sequence[Answer] = (
-            self._at_once and self._at_once(hold.ending, keys, hold.owner, sent_at, until)
-        ) or (yield Exchange(hold.ending, keys, hold.owner, sent_at, until, is_release_certain, ends=True))
+        ending = hold.ending_at(sent_at) if hold.at_least else hold.ending
+        answers: Sequence[Answer] = (self._at_once and self._at_once(ending, keys, hold.owner, sent_at, until)) or (
+            yield Exchange(ending, keys, hold.owner, sent_at, until, is_release_certain, ends=True)
+        )
         reply = answers[0][0]
         is_usual = len(answers) == 1 and isinstance(reply, list) and reply[0] == b"released"
         if hold.healing_pending or not (is_usual or count_status(answers, b"released") == len(answers)):

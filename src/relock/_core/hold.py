@@ -9,12 +9,12 @@ from typing import Any
 
 from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Failure, Reply
-from relock._core.lock_spec import LockSpec, token_ms
-from relock._core.quorum import NEVER, Grant, deadline_of, is_status
+from relock._core.lock_spec import LockSpec, rest_request, token_ms
+from relock._core.quorum import NEVER, Grant, deadline_of, drift_of, is_status
 from relock._core.slots import slot_of
 from relock._events import Loss, LossCode
 from relock._owner import NestedTask, Owner, has_ticket, runs_on, task_of, waiter_name
-from relock._scripts import Script
+from relock._scripts import Prepared, Script
 
 REASONS = {  # the words of each code, but those that the caller of `Hold.lose` has
     LossCode.EXPIRED: "its lease ended before it could be renewed",
@@ -63,6 +63,8 @@ class Hold:
         takes_turns: True if the owner may have several calls under way, which take turns at a gate.
         entered_by: the task that uses the hold, if the owner is a thread that runs an event loop; else None.
         loss: the `Loss`, set once, when the hold is lost.
+        at_least: seconds after the grant before which nobody else gets the lock, even if it is released earlier.
+        is_used: True once the owner has begun to release a level, and so has worked under the lock.
     """
 
     __slots__ = (
@@ -73,6 +75,7 @@ class Hold:
         "_silent",
         "_unreported",
         "answers",
+        "at_least",
         "callbacks",
         "count",
         "counts_until",
@@ -84,6 +87,7 @@ class Hold:
         "is_forced",
         "is_short",
         "is_stalled",
+        "is_used",
         "key",
         "keys",
         "late_until",
@@ -135,6 +139,7 @@ class Hold:
         self.is_forced = self.is_stalled = False
         self.entered_by: NestedTask | None = None
         self.loss: Loss | None = None
+        self.at_least, self.is_used = options.at_least, False
         self._unreported = [True]
         self._clock_steps: dict[int, ClockStep] = {}
         self._healed_on: frozenset[int] = frozenset()
@@ -203,6 +208,22 @@ class Hold:
         """Have the release send this script, which takes what `release` takes."""
         hand = self.spec.templates.hand
         self.ending = script.prepare(fence=self.fence, token_ms=token_ms(self.ttl), hand=hand)
+
+    @property
+    def rest_until(self) -> float:
+        """Time until which the lock rests after this hold, and nobody gets it; `NEVER` if there is no rest.
+
+        There is none after a hold that was lost, or that an interrupted acquire has left. The allowance for clocks of
+        different rates makes the rest longer, not shorter.
+        """
+        if not self.at_least or not self.is_used or self.loss is not None:
+            return NEVER
+        return self.granted_at + self.at_least + drift_of(self.at_least, self.spec.drift_factor)
+
+    def ending_at(self, now: float) -> Prepared:
+        """Return the request that ends the hold at `now`, prepared but for the owner; with a rest if it is early."""
+        left = self.rest_until - now
+        return rest_request(left, self.fence, self.ttl) if left > 0 else self.ending
 
     def remaining(self, now: float) -> float:
         """Return the seconds for which the hold is surely still valid."""

@@ -239,22 +239,28 @@ class Host(ABC):
 
     def end_hold(self, hold: Hold) -> None:
         """End in the background what masters still have, or may get, of a hold that is over here."""
-        self.undo(hold.keys, hold.owner, hold.token, hold.ttl, max(self.clock(), hold.late_until))
+        self.hand_undo(self.undo_hold(hold, max(self.clock(), hold.late_until)))
 
     # What goes to the background ------------------------------------------------------------------------------------
 
     def undo(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> None:
         """Have the janitor end whatever `owner` may have on any master."""
+        self.hand_undo(self.undo_task(keys, owner, token, ttl, not_after))
+
+    def hand_undo(self, task: UndoTask) -> None:
+        """Have the janitor carry out an undo, unless the client was closed."""
         if not self.closed or self.is_closing:
-            self.janitor.hand(self.undo_task(keys, owner, token, ttl, not_after))
+            self.janitor.hand(task)
 
     def undo_task(self, keys: LockKeys, owner: bytes, token: int, ttl: float, not_after: float) -> UndoTask:
         """Return the task of the janitor that ends a hold or a place."""
         return UndoTask(keys, owner, token, ttl, not_after, max(not_after, self.clock()) + ttl)
 
-    def undo_hold(self, hold: Hold) -> UndoTask:
-        """Return the task of the janitor that ends a hold which was released."""
-        return self.undo_task(hold.keys, hold.owner, hold.token, hold.ttl, hold.undo_after)
+    def undo_hold(self, hold: Hold, not_after: float | None = None) -> UndoTask:
+        """Return the task of the janitor that ends a hold, with its rest; `not_after` is by default what it knows."""
+        not_after = hold.undo_after if not_after is None else not_after
+        task = self.undo_task(hold.keys, hold.owner, hold.token, hold.ttl, not_after)
+        return task._replace(rest_until=hold.rest_until) if hold.at_least else task
 
     def undo_attempt(self, undo: Undo) -> None:
         """Have the janitor carry out the `Undo` of a flow: at once, or once late answers show that it is needed."""

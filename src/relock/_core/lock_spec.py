@@ -183,6 +183,11 @@ class MultiSpec:
         return self.members[0].masters
 
 
+def rest_request(left: float, fence: int, ttl: float) -> Prepared:
+    """Return the request that ends a hold of `ttl` seconds, and has the lock rest for the `left` seconds."""
+    return load("rest").prepare(rest_ms=lease_ms(left), fence=fence, token_ms=token_ms(max(left, ttl)))
+
+
 def lease_ms(ttl: float) -> int:
     """Return a ttl in whole milliseconds, never less than asked."""
     return math.ceil(ttl * 1000)

@@ -10,11 +10,11 @@ The other way round is an error. A reader that waits for all readers to end wait
 
 from relock._core.call_record import CallFlow
 from relock._core.flows.acquire import write_token
-from relock._core.hold import FOREVER
+from relock._core.hold import FOREVER, Hold
 from relock._core.host import Host
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import NoQuorum
-from relock._errors import UpgradeError
+from relock._errors import ConfigurationError, UpgradeError
 from relock._owner import Owner, ReadKey, stem_of
 from relock._scripts import load
 
@@ -30,6 +30,7 @@ def beside_own(host: Host, spec: LockSpec, who: Owner) -> CallFlow[tuple[bytes, 
     Raises:
         UpgradeError: the caller asks as a writer, and has the lock as a reader.
         LockLostError: the caller's other hold was lost.
+        ConfigurationError: the caller asks as a reader, and that hold is to be followed by a rest.
     """
     name, holds = spec.keys.name, host.holds
     if spec.is_shared:
@@ -44,9 +45,32 @@ def beside_own(host: Host, spec: LockSpec, who: Owner) -> CallFlow[tuple[bytes, 
             "or take the write lock first and the read lock inside",
             lock=name,
         )
+    if hold.at_least:
+        raise rest_error(name)
     # The script for readers knows their leases: the writer's lease, if it is longer, ends with the writer.
     hold.end_with(load("read_release"))
     failed = None
     if not hold.settled and spec.quorum > 1:
         failed = yield from write_token(spec, hold.token, hold.deadline, host.clock, FOREVER)
     return stem_of(hold.owner), failed
+
+
+def check_rest(host: Host, hold: Hold) -> None:
+    """Refuse a rest after `hold` if its owner has the lock as a reader as well, and would keep it as one.
+
+    Raises:
+        ConfigurationError: it has.
+    """
+    reader = host.holds.get((hold.keys.name, ReadKey(hold.key)))
+    if reader is not None and reader.count > 0:
+        raise rest_error(hold.keys.name)
+
+
+def rest_error(name: str) -> ConfigurationError:
+    """Return the error for an owner that has the lock `name` with ``at_least``, and as a reader."""
+    return ConfigurationError(
+        f"{name!r} with at_least= can't be read by its owner as well: after the release of the lock, the reader would "
+        "let other readers in; make the lock without at_least=",
+        lock=name,
+        option="at_least",
+    )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Failure
 from relock._core.hold import Hold
+from relock._core.quorum import NEVER
 from relock._keys import LockKeys
 
 RETRY_SECONDS_MIN = 0.1
@@ -23,6 +24,7 @@ class UndoTask(NamedTuple):
         keeps_place: True if the waiter goes on waiting.
         ticket: the ticket with which that waiter gets its place back, if this hold took it; 0 for none.
         left: the masters that have not confirmed the undo since `not_after`; None for all.
+        rest_until: our time until which the lock rests on a master that ends the hold.
     """
 
     keys: LockKeys
@@ -35,6 +37,7 @@ class UndoTask(NamedTuple):
     keeps_place: bool = False
     ticket: int = 0
     left: frozenset[int] | None = None
+    rest_until: float = NEVER
 
 
 class PendingCheck(NamedTuple):

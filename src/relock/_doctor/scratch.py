@@ -34,6 +34,7 @@ SCRIPT_ARGUMENTS: dict[str, str | int] = {
     "fence": 1,
     "proposal": 0,
     "hand": 1,
+    "rest_ms": SCRATCH_LEASE_MS,
     "limit": 10,
     "party": "nobody",
     "parties": 2,
@@ -116,6 +117,7 @@ class Scratch:
         yield "quarantine", self.call("quarantine", one), "absent"
         yield "lower_guard", self.call("lower_guard", one), "absent"
         yield "notify", self.call("notify", one), "told"
+        yield "rest", self.call("rest", one), "released"
         yield "force_release", self.call("force_release", one), "released"
         yield "read_acquire", self.call("read_acquire", one), "granted"
         yield "read_enqueue", self.call("read_enqueue", two), "granted"

@@ -27,9 +27,10 @@ def facts_of(state: State) -> dict[str, Any]:
     """Return the state for JSON: `held_for_seconds` and the like are None where the masters do not tell them."""
     if isinstance(state, LatchInfo):
         return {"name": state.name, "kind": state.kind, "arrived": list(state.arrived)}
-    held_for, left = None, max((holder.ttl for holder in state.holders), default=None)
+    held_for, left, resting = None, max((holder.ttl for holder in state.holders), default=None), {}
     if isinstance(state, LockInfo):
         held_for, left = state.held_for, state.ttl if state.held and math.isfinite(state.ttl) else None
+        resting = {"resting": state.resting}
     return {
         "name": state.name,
         "kind": state.kind,
@@ -38,15 +39,18 @@ def facts_of(state: State) -> dict[str, Any]:
         "lease_left_seconds": left,
         "queue": list(state.queue),
         "first_waits_seconds": state.waits[0] if state.waits else None,
+        **resting,
     }
 
 
 def in_words(state: State) -> str:
-    """Return the holder, and how many others there are; of a latch, how many parties are missing."""
+    """Return the holder, and how many others there are, or that it rests; of a latch, how many parties are missing."""
     if isinstance(state, LatchInfo):
         missing = f"{state.missing} of {state.parties} are missing" if state.arrived else "nobody has arrived"
         return "open" if state.missing == 0 else f"closed: {missing}"
     owners = [printable(described(holder.owner)) for holder in state.holders]
+    if isinstance(state, LockInfo) and state.resting:
+        return "nobody: it rests"
     if not owners:
         return "another library" if isinstance(state, LockInfo) and state.held else "nobody"
     return owners[0] if len(owners) == 1 else f"{owners[0]} and {len(owners) - 1} more"

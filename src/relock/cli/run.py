@@ -94,6 +94,8 @@ lock. If it is stopped all the same (SIGSTOP) until the lease is over, the comma
                    "Default: none with one master, the ttl with several.")  # fmt: skip
 @click.option("--wait", "wait_seconds", type=Seconds(0.0, TTL_SECONDS_MAX),
               help="How long to wait for the lock; without it, as long as it takes.")  # fmt: skip
+@click.option("--at-least", type=Seconds(0.0, TTL_SECONDS_MAX), default=0.0,
+              help="How long the lock stays taken from the grant on, even if COMMAND ends earlier.")  # fmt: skip
 @click.option("--no-wait", is_flag=True, help="Look once, and give up if another owner has the lock or waits for it.")
 @click.option("--patience", type=Seconds(0.0, TTL_SECONDS_MAX), default=30.0, show_default=True,
               help="How long to go on while too few masters answer.")  # fmt: skip
@@ -111,6 +113,7 @@ def run(
     ttl: float,
     restart_guard: float | None,
     wait_seconds: float | None,
+    at_least: float,
     no_wait: bool,
     patience: float,
     grace: float | None,
@@ -126,7 +129,7 @@ def run(
     report = Report(name)
     long_wait = LONG_WAIT_SECONDS if sys.stderr.isatty() else None
     client = where.client(ttl=ttl, restart_guard=restart_guard, patience=patience, long_wait=long_wait, on_event=_tell)
-    runner = Runner(client, report, limits)
+    runner = Runner(client, report, limits, at_least)
     try:
         report.exit_code = runner.run(command, 0.0 if no_wait else wait_seconds)
     except CommandFailed as error:
@@ -145,6 +148,7 @@ class Runner:
     client: Client
     report: Report
     limits: Limits
+    at_least: float
 
     def run(self, words: tuple[str, ...], wait_seconds: float | None) -> int:
         """Run the command; return the exit code. Whatever happens, the child ends and the lock is no longer held."""
@@ -155,7 +159,7 @@ class Runner:
             never_wait_for_stderr()
             signals.install()
             with self.client:
-                lock = self.client.lock(self.report.name, on_lost=lambda _loss: signals.wake())
+                lock = self.client.lock(self.report.name, at_least=self.at_least, on_lost=lambda _loss: signals.wake())
                 self._take(lock, wait_seconds, signals)
                 return self._hold(lock, command, signals)
         except Interrupted as interrupt:
@@ -177,17 +181,19 @@ class Runner:
         self.report.waited_seconds = time.monotonic() - started_at
         if not taken:
             self.report.outcome = "not available"
-            raise CommandFailed(
-                f"another owner has the lock {self.report.name!r}{self._holder()}", ExitCode.NOT_AVAILABLE
-            )
+            raise CommandFailed(self._refusal(), ExitCode.NOT_AVAILABLE)
 
-    def _holder(self) -> str:
-        """Return the holder and its time; nothing if the lock is free again, or too few masters answer."""
+    def _refusal(self) -> str:
+        """Return why the lock was not granted; without the holder if too few masters answer, or it is free again."""
+        name = self.report.name
         with contextlib.suppress(RelockError):
-            info = self.client.info(self.report.name)
+            info = self.client.info(name)
+            if info.resting:
+                return f"the lock {name!r} rests for {span(info.ttl)} more (at_least)"
             if info.held:
-                return f": {in_words(info)}" + ("" if info.held_for is None else f", for {span(info.held_for)}")
-        return ""
+                held_for = "" if info.held_for is None else f", for {span(info.held_for)}"
+                return f"another owner has the lock {name!r}: {in_words(info)}{held_for}"
+        return f"another owner has the lock {name!r}"
 
     def _hold(self, lock: Lock, command: Command, signals: Signals) -> int:
         """Run the command to its end, and release the lock; return the exit code."""
@@ -214,7 +220,7 @@ class Runner:
 def _tell(event: Event) -> None:
     """Print what the user should know while the command runs, a line each; on a thread of the library."""
     if isinstance(event, LongWait):
-        holder = described(event.holder) if event.holder else "another library, or nobody yet,"
+        holder = described(event.holder) if event.holder else "another library, nobody yet, or a rest"
         name = printable(event.lock or "")
         say(f"waits for the lock {name!r}: {holder} has it, {event.ahead} wait before this command")
     elif isinstance(event, MasterDown):

@@ -104,6 +104,7 @@ def _lock_as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
         "name": info.name,
         "kind": info.kind,
         "held": info.held,
+        "resting": info.resting,
         "owner": info.owner,
         "hold_count": info.hold_count,
         "held_for_seconds": info.held_for,
@@ -170,6 +171,8 @@ def _lock_lines(info: LockInfo) -> list[tuple[str, str]]:
         said = [f"{_named(one.owner)}, hold count {one.hold_count}, {one.ttl:.3f} s left" for one in info.readers]
         return [("lock", info.name), *(("reader", reader) for reader in said), token]
     lease = f"{info.ttl:.3f} s left" if math.isfinite(info.ttl) else "without an end"
+    if info.resting:
+        return [("lock", info.name), ("holder", in_words(info)), ("rests", f"for {info.ttl:.3f} s more"), token]
     holder = _named(info.owner) if info.owner else "another library's lock" if info.held else "nobody"
     lines = [("lock", info.name), ("holder", holder)]
     if info.held_for is not None:

@@ -23,7 +23,7 @@ The masters are asked every --interval seconds: of several changes between two q
 --json each line is an object, whose `at` is a Unix time. If too few masters answer, that is a line, too.
 """
 
-_CHANGING = ("holders", "queue", "arrived", "error")  # the facts whose changes are shown; times change by themselves
+_CHANGING = ("holders", "resting", "queue", "arrived", "error")  # facts whose changes are shown; times always change
 
 
 @click.command(help=HELP)

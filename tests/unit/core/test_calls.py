@@ -12,7 +12,7 @@ from relock._core.call_record import CallFlow, CallRecord, Enter
 from relock._core.effects import Ask
 from relock._core.flows.inspect import QUEUE_LIMIT
 from relock._core.hold import Hold
-from relock._core.quorum import Refused
+from relock._core.quorum import NEVER, Refused
 from relock._core.tasks import GoOn, Settle, UndoTask
 from relock._scripts import load
 
@@ -54,6 +54,43 @@ def test_an_interrupt_takes_nothing_from_the_next_caller_of_its_owner(kind: str,
         host.interrupted.undo_release(record, host.spec, JOB, 1)
     assert host.levels() == left + 1
     assert not host.gates._gates
+
+
+def undone(host: PureHost) -> UndoTask:
+    """Return the only undo that the janitor was given."""
+    [task] = [task for task in host.handed if isinstance(task, UndoTask)]
+    return task
+
+
+def test_an_acquire_that_is_undone_leaves_no_rest() -> None:
+    host, record = PureHost(at_least=60.0), CallRecord()
+    host.do(host.acquire(record))
+    host.interrupted.undo_acquire(record)
+    assert undone(host).rest_until == NEVER
+    assert host.levels() == 0
+
+
+def test_the_undo_of_an_acquire_that_ends_a_used_hold_is_followed_by_its_rest() -> None:
+    """The owner has another caller, which has worked under the lock meanwhile, and has left its level."""
+    host, record = PureHost(at_least=60.0), CallRecord()
+    host.take(1)
+    host.do(host.acquire(record))
+    host.do(host.release())
+    host.interrupted.undo_acquire(record)
+    assert undone(host).rest_until == pytest.approx(host.now + 60.0, rel=0.02)
+    assert host.levels() == 0
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_the_undo_of_a_release_is_followed_by_the_rest(*, has_begun: bool) -> None:
+    host, record = PureHost(at_least=60.0), CallRecord()
+    hold = host.take(1)
+    if has_begun:
+        host.struck = ("rest",)
+        with pytest.raises(Interrupt):
+            host.do(host.release(record))
+    host.interrupted.undo_release(record, host.spec, JOB, 1)
+    assert hold.granted_at + 60.0 < undone(host).rest_until < hold.granted_at + 61.0
 
 
 def nesting(host: PureHost) -> Callable[[], object]:

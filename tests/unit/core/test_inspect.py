@@ -90,6 +90,16 @@ def test_the_holders_of_a_lock_are_its_only_holder_or_none() -> None:
     assert LockInfo("a", None, 0, 5.0, None, ()).holders == (), "another library's lock has no owner"
 
 
+def test_a_lock_that_rests_is_held_without_an_owner_where_most_masters_say_so() -> None:
+    rests = held(b"~me:1~1.5", 0)
+    info = agree("a", [rests, rests, held(b"me:1~1.5", 1)])
+    assert info is not None
+    assert (info.held, info.resting, info.owner, info.holders, info.held_for) == (True, True, None, (), None)
+    going = agree("a", [rests, held(b"me:1~1.5", 1), held(b"me:1~1.5", 1)])
+    assert going is not None
+    assert (going.resting, going.owner) == (False, "me:1~1.5")
+
+
 def test_the_token_says_since_when_the_lock_is_held_and_the_tickets_since_when_others_wait() -> None:
     now_us, token = 1_700_000_000_000_000, 1_699_999_940_000_000
     queue = [b"me:1", b"1699999958500000", b"me:2", b"1700000000500000", b"me:3", b"inf", b"me:4", b"-inf"]

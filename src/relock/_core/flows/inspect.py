@@ -12,6 +12,7 @@ from relock._core.flows.notify import tell_ended
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import is_status, quorum_of
 from relock._keys import LOCK
+from relock._owner import is_rest
 from relock._scripts import Call, load
 
 QUEUE_LIMIT = 10_000
@@ -51,6 +52,7 @@ class LockInfo:
         held_for: seconds since the hold was granted, by its token, and so by the masters' clocks: an approximation.
             None if the lock is free, or held by readers or another library.
         waits: seconds for which each of the `queue` has waited, by its ticket: an approximation, too.
+        resting: True if the lock was released, and stays taken for the rest of its ``at_least``: it has no owner then.
     """
 
     name: str
@@ -62,10 +64,11 @@ class LockInfo:
     readers: tuple[Holder, ...] = ()
     held_for: float | None = None
     waits: tuple[float, ...] = ()
+    resting: bool = False
 
     @property
     def held(self) -> bool:
-        """True if the lock is held, also by another library."""
+        """True if the lock is held, also by another library, or rests."""
         return self.ttl != 0.0
 
     @property
@@ -126,8 +129,10 @@ def agree(name: str, answers: MasterReplies) -> LockInfo | None:
     owners = [reply[3] for reply in held]
     _, now_us, pttl_ms, owner, count, *_ = max(held, key=lambda reply: (owners.count(reply[3]), reply[4]))
     ttl = max(pttl_ms, 1) / 1000 if pttl_ms >= 0 else float("inf")
-    held_for = _seconds_since(token, now_us) if owner and token else None
     holder = owner.decode(errors="replace") or None
+    if is_rest(holder):
+        return LockInfo(name, None, 0, ttl, token, queue, waits=waits, resting=True)
+    held_for = _seconds_since(token, now_us) if holder and token else None
     return LockInfo(name, holder, count, ttl, token, queue, held_for=held_for, waits=waits)
 
 

@@ -7,8 +7,9 @@ from relock._caches import Cache
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure
 from relock._core.flows.ask import first_of_each, nth_of_each
 from relock._core.hold import Hold
-from relock._core.lock_spec import ALIVE_MS, QUEUE_MS, LockSpec, token_ms
+from relock._core.lock_spec import ALIVE_MS, QUEUE_MS, LockSpec, rest_request, token_ms
 from relock._core.quorum import count_status, is_count_certain, is_status
+from relock._core.tasks import UndoTask
 from relock._keys import LockKeys
 from relock._scripts import Call, Prepared, load
 
@@ -72,6 +73,15 @@ def give_back_call(keys: LockKeys, owner: bytes, ticket: int = 0) -> Call:
 def give_back(spec: LockSpec, owner: bytes, ticket: int | None, until: float) -> Ask:
     """Return the request that ends, on all masters, any hold of an attempt."""
     return Ask((give_back_call(spec.keys, owner, ticket or 0),), until)
+
+
+def undo_call(task: UndoTask, now: float) -> Call:
+    """Return the call that carries out an undo at `now`."""
+    if task.keeps_place:
+        return give_back_call(task.keys, task.owner, task.ticket)
+    if task.rest_until > now:
+        return rest_request(task.rest_until - now, task.token, task.ttl).call(task.keys, task.owner)
+    return end_call(task.keys, task.owner, task.token, task.ttl)
 
 
 def leave_call(keys: LockKeys, owner: bytes) -> Call:

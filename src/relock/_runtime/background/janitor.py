@@ -31,7 +31,6 @@ from relock._runtime.background.chase import Chase
 from relock._runtime.background.places import Places, beat_pause
 from relock._runtime.background.session_view import SessionView
 from relock._runtime.service import Service
-from relock._scripts import Call
 
 logger = logging.getLogger("relock.background")
 
@@ -209,8 +208,8 @@ class Janitor(Service):
     def _undo_batch(self, tasks: Sequence[UndoTask], left: frozenset[int] | None) -> None:
         session = self._session
         tasks = [self._as_wanted(task) for task in tasks]
-        calls = tuple(_call(task) for task in tasks)
         sent_at = session.clock()
+        calls = tuple(release.undo_call(task, sent_at) for task in tasks)
         answers = session.ask_shielded(Ask(calls, self._answer_by(sent_at), only=left))
         asked = range(len(answers)) if left is None else left
         now = session.clock()
@@ -441,9 +440,3 @@ def _not_after(due: _Due) -> float:
     if isinstance(task, UndoTask):
         return task.not_after
     return due.at if isinstance(task, PassOn) else NEVER
-
-
-def _call(task: UndoTask) -> Call:
-    if task.keeps_place:
-        return release.give_back_call(task.keys, task.owner, task.ticket)
-    return release.end_call(task.keys, task.owner, task.token, task.ttl)
