@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from sim.doors import limited, orders, reading, several
-from sim.liveness import closing, ended, mass, strange, stuck
+from sim.liveness import closing, ended, mass, rested, strange, stuck
 from sim.plan import Plan
 from sim.special import apart, crossed, moved, plan_of, trusted
 from sim.test_seeds import USUAL
@@ -31,6 +31,7 @@ KINDS = {
     "callers take permits of one semaphore": limited,
     "callers read and write": reading,
     "callers run into deadlocks": orders,
+    "the lock rests": rested,
 }
 
 

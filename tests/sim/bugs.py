@@ -341,7 +341,7 @@ BUGS = [
         f"{CORE}/quorum.py",
         "begins + lease - drift_of(lease, drift_factor)",
         "begins + 5.0 - drift_of(5.0, drift_factor)",
-        seed=1006,
+        seed=1025,
     ),
     Bug(
         "nobody gives back a grant for a waiter that has left",
@@ -1069,5 +1069,27 @@ BUGS = [
         "        _finish(session)\n    finally:",
         "        pass\n    finally:",
         seed=1105,
+    ),
+    # Only runs in which the lock rests after a release find these.
+    Bug(
+        "a lock that is released too early does not rest",
+        f"{CORE}/calls.py",
+        "ending = hold.ending_at(sent_at) if hold.at_least else hold.ending",
+        "ending = hold.ending",
+        seed=1006,
+    ),
+    Bug(
+        "the undo of an interrupted release leaves no rest",
+        f"{CORE}/host.py",
+        "return task._replace(rest_until=hold.rest_until) if hold.at_least else task",
+        "return task",
+        seed=2580,
+    ),
+    Bug(
+        "a rest has no end",
+        "lua/rest.lua",
+        "    redis.call('PEXPIRE', lock, rest_ms) -- shortens",
+        "    -- shortens",
+        seed=1006,
     ),
 ]

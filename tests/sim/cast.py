@@ -133,6 +133,8 @@ class Cast:
     def lock(self, client: Any, *, renew: bool | None = None, name: str = LOCK, **options: Any) -> Any:
         """Return the lock that all threads want, with the options that chance draws for this object."""
         owner, wide = self._owner, self.plan.wide
+        if self.plan.at_least:
+            options["at_least"] = self.plan.at_least
         if wide is None:
             return client.lock(name, renew=renew, owner=owner, **options)
         choice = self.world.random.choice

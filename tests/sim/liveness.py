@@ -26,6 +26,7 @@ ENDED_PART = 0.03  # of those that are not stuck either
 CLOSING_PART = 0.04  # of those that are not ended either
 MASS_PART = 0.02  # of those that are not strange either
 STRANGE_PART = 0.03  # of those that are not closing either
+RESTED_PART = 0.03  # of those that are of no other kind
 STUCK_SECONDS = (5.0, 15.0, 30.0)
 STUCK_LOOPS_PART = 0.6  # of the clients in runs in which some get stuck
 CLOSING_LOOPS_PART = 0.6  # of the clients in runs in which some are closed
@@ -151,4 +152,24 @@ def mass(seed: int, part: float = MASS_PART) -> Plan | None:
         renew=True,
         named=False,
         loops=frozenset(random.choice([(0,), (1,), (0, 1)])),
+    )
+
+
+def rested(seed: int, part: float = RESTED_PART) -> Plan | None:
+    """Return a plan in which the lock rests after each release, longer than its lease or not; None for most seeds."""
+    random = Random(f"rested {seed}")
+    if random.random() >= part:
+        return None
+    at_least = random.choice([TTL_SECONDS / 2, 3 * TTL_SECONDS])
+    begins = at_least + CALM_SECONDS  # with the masters' first votes, and connections
+    return evolve(
+        draw_any(random, random.choice([(), ("interrupt",), ("crash client",)]), is_calm=True),
+        masters=random.choice([1, 3]),
+        begins=begins,
+        faults=begins + 6 * at_least,
+        fault_pause=random.choice([0.05, 0.3]),
+        turns=4,
+        stays=(0.0, 0.01, TTL_SECONDS),
+        timeouts=(0.0, 20.0),
+        at_least=at_least,
     )

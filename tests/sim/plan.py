@@ -179,6 +179,7 @@ class Plan:
         permits: how callers use a semaphore in place of the lock; None in most runs.
         sides: how callers use the two sides of a read-write lock; None in most runs.
         names: how many other locks each process uses at most, with caches that are too small for so many.
+        at_least: seconds from its grant on for which the lock rests after a release; 0: not at all.
         loops: the numbers of the clients that are used by tasks of an event loop.
         closes: how likely a client is closed when one of its threads has just released the lock; another one follows.
         ends_at: the moment at which the first waits of all threads end, in true time; 0: each has a timeout of its own.
@@ -220,6 +221,7 @@ class Plan:
     is_guarded: bool = True
     slow: float = 0.0
     is_blocked: bool = False
+    at_least: float = 0.0
     loops: frozenset[int] = frozenset()
 
     @property
@@ -229,8 +231,8 @@ class Plan:
 
     @property
     def longest(self) -> float:
-        """The longest lease (s) that a client asks for."""
-        return max(self.wide.ttls) if self.wide else self.ttl
+        """The longest lease or rest (s) that a client asks for."""
+        return max(self.wide.ttls) if self.wide else max(self.ttl, self.at_least)
 
     @property
     def is_calm(self) -> bool:

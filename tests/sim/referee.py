@@ -48,6 +48,7 @@ from sim.idle import Idle, Wait
 from sim.leases import Leases
 from sim.lengths import Lengths
 from sim.plan import STRANGER, Plan
+from sim.rests import Rests
 from sim.stuck import Stuck
 
 COUNT_SECONDS = 0.1  # until all masters have a count that was changed, when all is well
@@ -86,6 +87,7 @@ class Referee:
     lengths: Lengths = field(init=False)
     ends: Ends = field(init=False)
     idle: Idle = field(init=False)
+    rests: Rests = field(init=False)
     _judges_votes: bool = field(init=False)  # by the plan at the beginning, because the network changes
     _must_succeed: bool = field(init=False)
     stuck: Stuck = field(init=False)
@@ -99,6 +101,7 @@ class Referee:
         self.lengths = Lengths(self)
         self.stuck = Stuck(self.world)
         self.idle = self._make_idle()
+        self.rests = Rests(self.world, self.idle, self.violate)
         ends = self.world, self.servers, self.idle, self.stuck, self._sessions, self.violate
         self.ends = Ends(*ends, keys=self.keys)
         self.family[self.keys.name] = self
@@ -170,6 +173,7 @@ class Referee:
         for wait in waits[:1]:
             self.stuck.pay(*wait)
         self._check_order(call)
+        self.rests.granted(process)
         was_ended = self._was_ended(process, hold)
         belief = Belief(
             process,
@@ -243,6 +247,7 @@ class Referee:
         belief.is_over = belief.has_left = True
         self.idle.freed(belief.process)
         self.world.note(belief.process.name, "releases it")
+        self.rests.released(belief)
         if self.is_calm:
             self.ends.released(belief)
 

@@ -10,7 +10,7 @@ from attrs import evolve
 from relock.testing._conditions import Conditions
 from sim.doors import limited, orders, reading, several
 from sim.draws import draw, draw_any
-from sim.liveness import closing, ended, mass, strange, stuck
+from sim.liveness import closing, ended, mass, rested, strange, stuck
 from sim.plan import (
     CALLS,
     CALM_SECONDS,
@@ -291,4 +291,19 @@ def _draw_lengthened(random: Random) -> Plan:
 
 _MOVED_SORTS = {_draw_moved: 0.4, _draw_planned: 0.2, _draw_failed_back: 0.4}
 # The first with a plan decides.
-_KINDS = (moved, crossed, trusted, apart, stuck, ended, closing, strange, mass, several, limited, reading, orders)
+_KINDS = (
+    moved,
+    crossed,
+    trusted,
+    apart,
+    stuck,
+    ended,
+    closing,
+    strange,
+    mass,
+    several,
+    limited,
+    reading,
+    orders,
+    rested,
+)
