@@ -224,6 +224,7 @@ class PermitReferee(Referee):
         renewed = [one for one in found if one.is_believed() and one.hold.renew]
         for one in found:
             one.is_over = True
+            self.idle.freed(one.process)  # its client may hear of this at once, and then no lease says when it ended
         return renewed
 
     def _was_ended(self, process: Process, hold: Hold) -> bool:  # noqa: ARG002

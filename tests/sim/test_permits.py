@@ -8,6 +8,7 @@ import pytest
 from attrs import define, evolve
 
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.quorum import NEVER
 from relock.testing._conditions import Conditions
 from relock.testing._process import Process
 from relock.testing._server import Server
@@ -152,6 +153,18 @@ def test_the_end_of_a_lease_frees_a_permit_though_another_one_changes_hands(game
     game.grant(1, 3)
     assert game.pass_time(0.35) == []
     assert game.pass_time(0.2) != []
+
+
+def test_a_permit_that_an_operator_ends_is_free_from_then_on_even_if_its_owner_hears_of_that_at_once(
+    game: Game,
+) -> None:
+    ended = game.grant(0, 1, limit=1)
+    game.ask(limit=1)
+    assert game.pass_time(10.0) == []
+    game.referee.forced_out(ended.hold.owner)
+    ended.hold.deadline = NEVER
+    assert game.pass_time(HAND_OFF_SECONDS) == []
+    assert any("though so many were free" in one for one in game.pass_time(0.1))
 
 
 def test_a_large_request_waits_and_those_behind_it(game: Game) -> None:
