@@ -987,7 +987,7 @@ BUGS = [
         f"{RUNTIME}/background/chase.py",
         "if key in self._found_before:",
         "if True:",
-        seed=8438,
+        seed=17051,  # no seed that the test plays finds it
     ),
     Bug(
         "each client takes the wait of its own caller for the victim",
