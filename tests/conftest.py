@@ -36,6 +36,7 @@ settings.load_profile("relock")
 HAS_HIREDIS = find_spec("hiredis") is not None
 NEED_HIREDIS = (
     "bench",
+    "docs/test_simulator.py",
     "fuzz",
     "lua",
     "sim",
