@@ -56,6 +56,7 @@ if ended then
   end
   remember(token, last, now_us, lease_ms)
 end
+--#include freed ended
 drop_overdue(queue, waiters, now_us)
 wake_first(lock, queue, waiters, nil)
 return { ended and 'released' or 'absent', now_us }

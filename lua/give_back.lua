@@ -35,6 +35,7 @@ local not_after_us = ARGV[5]
 local waiter = string.match(owner, '^[^~]*')
 
 local ended = redis.pcall('HDEL', lock, owner) == 1
+--#include freed ended
 if ended and ticket ~= '0' and (now <= not_after_us or tonumber(now) <= tonumber(not_after_us)) then
   -- The grant had taken the waiter out of the queue.
   redis.call('ZADD', queue, ticket, waiter)

@@ -50,8 +50,10 @@ local ended = redis.pcall('HDEL', lock, owner)
 local last -- the token before, if hand_usual has just written a new one
 if ended == 1 then
   -- The usual case ends here, before the other functions are defined: nobody waits, or the first waiter gets the lock.
+  --#include freed share
   local kept = redis.call('EXISTS', lock, queue)
   if kept == 0 and fence == '0' then
+    --#include freed tell
     return 'released ' .. now
   end
   -- The waiter's new token is larger than the fence, and is written in place of it.
@@ -82,6 +84,7 @@ end
 if fence ~= '0' and tonumber(fence) > last_token(token) then
   remember(token, tonumber(fence), now_us, token_ms)
 end
+--#include freed first
 if redis.call('EXISTS', queue) == 1 then
   --#include tell
   --#include queue
@@ -110,6 +113,7 @@ if redis.call('EXISTS', queue) == 1 then
     end
   end
 end
+--#include freed last
 if ended == 1 then
   return 'released ' .. now
 end

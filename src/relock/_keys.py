@@ -11,6 +11,8 @@ from typing import NamedTuple
 LOCK, SEMAPHORE, LATCH = KINDS = "lock", "semaphore", "latch"
 READ = "read"  # the kind of a reader's hold; its name is that of a lock
 SCRIPTS_FOR_BOTH = ("inspect", "leave")  # scripts that serve a lock's writers and its readers
+FOR_REDISSON = "redisson_"  # begins the names of scripts that tell Redisson's waiters as well
+SCRIPTS_FOR_REDISSON = ("release", "give_back", "force_release")  # those that leave a lock free
 
 #: Suffixes that turn the key of a hold into the other keys of the same lock, or of the same semaphore.
 TAILS = {"lock": b"", "queue": b":queue", "waiters": b":waiters", "token": b":token"}
@@ -95,6 +97,16 @@ class ReadKeys(LockKeys):
     __hash__ = LockKeys.__hash__
 
 
+class RedissonKeys(LockKeys):
+    """Keys of one lock that is shared with Redisson, made by `redisson_keys`. They are equal to the lock's own."""
+
+    __slots__ = ()
+
+    def script_name(self, operation: str) -> str:
+        """Return the name of the script that carries out `operation`, such as ``redisson_release``, with these keys."""
+        return FOR_REDISSON + operation if operation in SCRIPTS_FOR_REDISSON else operation
+
+
 class PermitKeys(LockKeys):
     """Keys of one semaphore, made by `permit_keys`; `lock` is the key of all its permits."""
 
@@ -151,6 +163,11 @@ def read_keys(prefix: str, name: str) -> ReadKeys:
     return ReadKeys(*lock_keys(prefix, name))
 
 
+def redisson_keys(prefix: str, name: str) -> RedissonKeys:
+    """Return the keys of the lock `name` below `prefix`, which is shared with Redisson."""
+    return RedissonKeys(*lock_keys(prefix, name))
+
+
 def permit_keys(prefix: str, name: str) -> PermitKeys:
     """Return the keys of the semaphore `name` below `prefix`."""
     return PermitKeys(prefix, name, f"{prefix}:{{{name}}}:sem".encode())
@@ -174,6 +191,11 @@ def client_channel(prefix: str, client: str) -> str:
 def name_channel(prefix: str, name: str, client: str) -> str:
     """Return the sharded channel of a Cluster on which one client's waiters for this name are woken."""
     return f"{prefix}:{{{name}}}:client:{client}"
+
+
+def redisson_channel(lock: bytes) -> bytes:
+    """Return the channel on which Redisson's ``RLock`` hears that the lock with this key is free."""
+    return b"redisson_lock__channel:" + lock
 
 
 def scan_pattern(prefix: str, pattern: str) -> str:

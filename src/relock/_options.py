@@ -190,6 +190,7 @@ class ClientArguments(TypedDict, total=False):
     replica_timeout: float
     max_connections: int
     handoff: Handoff
+    redisson: bool
     deadlock: OnDeadlock
     deadlock_after: float | None
     long_wait: float | None
@@ -248,6 +249,7 @@ class ClientOptions:
     replica_timeout: float = field(default=1.0, validator=_seconds(math.ulp(0.0), math.inf, "more than 0 seconds"))
     max_connections: int = field(default=64, validator=_max_connections)
     handoff: Handoff = field(default="grant", validator=_one_of(Handoff))
+    redisson: bool = field(default=False, validator=_flag)
     deadlock: OnDeadlock = field(default="raise", validator=_one_of(OnDeadlock))
     deadlock_after: float | None = field(
         default=DEADLOCK_AFTER_SECONDS,

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from attrs import evolve, field, frozen
 
 from relock._caches import Cache
-from relock._keys import TAILS, LockKeys, client_channel
+from relock._keys import FOR_REDISSON, SCRIPTS_FOR_REDISSON, TAILS, LockKeys, client_channel
 from relock._replies import Matcher, fields_of, match_nothing, matcher_of, pattern_of, shape_of
 
 SECTIONS = ("KEYS", "ARGV", "RETURNS", "WRITES", "PUBLISHES", "REPEATABLE")
@@ -41,6 +41,8 @@ Frame = tuple[bytes, ...]
 
 # The fragment of a Cluster's scripts, in place of another.
 _ON_CLUSTER = {"channel": "channel_on_cluster"}
+# The fragment of the scripts for locks that are shared with Redisson, in place of another.
+_FOR_REDISSON = {"freed": "freed_for_redisson"}
 
 _INCLUDE = re.compile(r"^ *--#include (\w+)(?: (\w+))?$", re.MULTILINE)
 _PIECE = re.compile(r"^ *--#piece (\w+)\n(.*?)\n *--#end$", re.MULTILINE | re.DOTALL)
@@ -304,18 +306,18 @@ def _read(path: Traversable) -> str:
 
 @cache
 def load(name: str, folder: Traversable | None = None) -> Script:
-    """Return the script ``lua/NAME.lua``, read when it is first needed.
+    """Return the script ``lua/NAME.lua``, read when it is first needed; before NAME may be `FOR_REDISSON`.
 
     Raises:
         ScriptError: the file is missing, or a fragment of it.
     """
-    folder = folder or find_folder()
-    purpose, sections, body = _split(_read(folder / f"{name}.lua"))
-    source = _expand(folder, body).encode()
+    folder, plain = folder or find_folder(), name.removeprefix(FOR_REDISSON)
+    purpose, sections, body = _split(_read(folder / f"{plain}.lua"))
+    source = _expand(folder, body, {} if plain == name else _FOR_REDISSON).encode()
     on_cluster = _expand(folder, body, _ON_CLUSTER).encode()
     statuses, in_words = _statuses(sections["RETURNS"])
     return Script(
-        name=name,
+        name=plain,
         purpose=purpose,
         keys=_parameters(sections["KEYS"]),
         arguments=_parameters(sections["ARGV"]),
@@ -333,6 +335,11 @@ def load_all() -> None:
     for name in script_names():
         load(name)
     probe_source()
+
+
+def load_for_redisson() -> list[Script]:
+    """Load the scripts that only a client with the option ``redisson`` needs, for the same reason; return them."""
+    return [load(FOR_REDISSON + name) for name in SCRIPTS_FOR_REDISSON]
 
 
 def probe(prefix: str | None) -> tuple[str | bytes, ...]:

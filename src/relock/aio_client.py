@@ -100,6 +100,7 @@ class AsyncClient(SynchronizesTasks):
         replica_timeout: longest wait for these replicas in seconds, above 0; default 1.0.
         max_connections: connections for calls to each master, from 1; default 64.
         handoff: ``"grant"``, the default: a release gives the lock to the first waiter; ``"wake"``: only wakes it.
+        redisson: tell and hear waiters of Redisson's ``RLock`` on the same key; default False. One master only.
         deadlock: ``"raise"``, the default, ``"report"`` or ``"ignore"``: for a wait in a ring of callers.
         deadlock_after: seconds, from 0.5, until a wait looks for a ring of several clients; default 2.5; None: never.
         long_wait: seconds, above 0, after which a wait for a lock is an event `LongWait`; default None: never.

@@ -83,6 +83,7 @@ class Client(Synchronizes):
         replica_timeout: longest wait for these replicas in seconds, above 0; default 1.0.
         max_connections: connections for calls to each master, from 1; default 64.
         handoff: ``"grant"``, the default: a release gives the lock to the first waiter; ``"wake"``: only wakes it.
+        redisson: tell and hear waiters of Redisson's ``RLock`` on the same key; default False. One master only.
         deadlock: ``"raise"``, the default, ``"report"`` or ``"ignore"``: for a wait in a ring of callers.
         deadlock_after: seconds, from 0.5, until a wait looks for a ring of several clients; default 2.5; None: never.
         long_wait: seconds, above 0, after which a wait for a lock is an event `LongWait`; default None: never.
@@ -107,8 +108,7 @@ class Client(Synchronizes):
         given, masters = ClientOptions(**options), len(self._nodes)
         given.check_guard(given.ttl, masters)
         self._options = evolve(given, restart_guard=given.guard_for(masters))
-        self._lock_options = self._options.for_lock()
-        self._addresses = tuple(node.address for node in self._nodes)
+        self._lock_options, self._addresses = self._options.for_lock(), tuple(node.address for node in self._nodes)
         self._session = Session(self._nodes, self._options, self._platform)
         _clients.add(self)
         self._warn()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from support.servers import Server
@@ -17,6 +18,7 @@ from support.until import until
 
 import relock
 from relock import Client, Event, LockLostError, LossCode, Lost, QuorumError, ReleaseUnconfirmed, RenewalFailing
+from relock._runtime.wakeups import channels
 from relock.history import STREAM, Recorder, find_entries
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "acl.md"
@@ -65,6 +67,38 @@ def test_the_documented_user_can_do_everything(server: Server, guard: float) -> 
         assert doctor.returncode == 0, doctor.stdout + doctor.stderr
         assert used <= {entry for entry, asked in _documented_entries().items() if asked == "redis-py"}
         assert _refused(server) <= {*_documented_entries()}
+    finally:
+        server.cli("ACL", "DELUSER", "relock")
+
+
+def test_the_rights_for_redisson_are_those_that_the_option_needs(server: Server, name: str) -> None:
+    """The release reads Redisson's queue, and publishes; the wait listens, and no longer after its time."""
+    row = next(line for line in PAGE.read_text().splitlines() if "&redisson_lock__channel" in line)
+    rights = row.split("`")[1].replace("%R~", "~").split()
+    server.cli("ACL", "LOG", "RESET")
+    server.cli(*_documented_rights(), *rights)
+    url = f"redis://relock:CHANGE-ME@127.0.0.1:{server.port}/0"
+    try:
+        with Client(url, redisson=True) as client, server.client() as java:
+            heard = java.pubsub(ignore_subscribe_messages=True)
+            channel = f"redisson_lock__channel:lock:{{{name}}}"
+            heard.subscribe(f"{channel}:uuid:1")
+            until(lambda: java.pubsub_numsub(f"{channel}:uuid:1")[0][1], within=SOON, what="Redisson listens")
+            java.rpush(f"redisson_lock_queue:lock:{{{name}}}", "uuid:1")
+            waiter = threading.Thread(target=client.lock(name, owner="other").acquire)
+            with client.lock(name):
+                waiter.start()
+                until(lambda: java.zcard(f"lock:{{{name}}}:queue"), within=SOON, what="a thread waits")
+                assert java.pubsub_numsub(channel)[0][1] == 1
+            waiter.join()
+            client.lock(name, owner="other").release()
+            until(lambda: heard.get_message(timeout=0.01), within=SOON, what="Redisson's first waiter is told")
+            heard.close()
+            hub = client._session.hub
+            with patch.object(channels, "KEPT_SECONDS", 0.0), patch.object(channels, "SCAN_SECONDS", 0.0):
+                hub.subscriptions[0].call()
+                until(lambda: not java.pubsub_numsub(channel)[0][1], within=SOON, what="the channel is given up")
+        assert _refused(server) <= {entry for entry, asked in _documented_entries().items() if asked == "redis-py"}
     finally:
         server.cli("ACL", "DELUSER", "relock")
 

@@ -292,3 +292,19 @@ def test_masters_give_the_token_that_is_proposed_to_them() -> None:
 
         lab.run(take)  # the first acquire opens the connections, which show the masters' clocks
         assert [lab.run(take) for _ in range(5)] == [[[True]]] * 5
+
+
+def test_clients_that_share_their_locks_with_redisson_work_in_a_lab(relock_lab: Lab) -> None:
+    clients = [relock_lab.client(redisson=True) for _ in range(2)]
+    counter = 0
+
+    def add(client: Client) -> None:
+        nonlocal counter
+        for _ in range(20):
+            with client.lock("counter"):
+                before = counter
+                relock_lab.sleep(0.01)
+                counter = before + 1
+
+    relock_lab.run(*(lambda client=client: add(client) for client in clients))
+    assert counter == 40

@@ -8,6 +8,7 @@ from redis._parsers import _RESP2Parser
 from redis.connection import Connection
 
 from relock._keys import LockKeys, lock_keys
+from relock._options import ClientOptions
 from relock._runtime.net import channel
 from relock._runtime.net.credentials import Credentials
 from relock._runtime.wakeups.hub import HubListener
@@ -48,6 +49,7 @@ class FakeMaster:
     vote_at = 0.0
     node_timeout = TIMEOUT_SECONDS
     naming = ()
+    options = ClientOptions()
     introduction = (("INFO", "server"), ("INFO", "replication"))
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from relock._caches import Cache
 from relock._core.quorum import drift_of, quorum_of
-from relock._keys import LockKeys, ReadKeys
+from relock._keys import LockKeys, ReadKeys, RedissonKeys
 from relock._options import ClientOptions, LockOptions
 from relock._owner import READ_MARK
 from relock._scripts import Prepared, load, load_all
@@ -69,12 +69,12 @@ class CallTemplates(NamedTuple):
         return self.release.script.prepare(fence=fence, token_ms=token_ms(ttl), hand=self.hand)
 
 
-Options = tuple[bytes, float, bool, bool, bool]
+Options = tuple[type[LockKeys], bytes, float, bool, bool, bool]
 _templates: Cache[Options, CallTemplates] = Cache()
 
 
 def _templates_for(script_name: Callable[[str], str], options: Options) -> CallTemplates:
-    mark, ttl, fair, hands_over, takes_grants = options
+    _, mark, ttl, fair, hands_over, takes_grants = options
     load_all()
     lease, token, is_fair, hand = b"%d" % lease_ms(ttl), b"%d" % token_ms(ttl), b"%d" % fair, b"%d" % hands_over
     kept, usual = ("slot", ANY_SLOT) if b"/" in mark else ("count", 1)
@@ -141,7 +141,9 @@ class LockSpec:
             # A reader is woken, not given a hold. After the last of several readers, which is another one on each
             # master, the name of a hold that is given would differ as well.
             mark, takes_grants, hands_over = READ_MARK, False, hands_over and len(masters) == 1
-        said_by = mark, options.ttl, options.fair, hands_over, takes_grants
+        if client.redisson and keys.__class__ is LockKeys:
+            keys = RedissonKeys(*keys)
+        said_by = keys.__class__, mark, options.ttl, options.fair, hands_over, takes_grants
         return cls(
             keys=keys,
             masters=masters,

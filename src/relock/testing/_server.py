@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from redis import exceptions as redis_errors
 
-from relock._scripts import load, probe_source, script_names
+from relock._scripts import load, load_for_redisson, probe_source, script_names
 from relock.testing._arguments import ReplyError
 from relock.testing._conditions import Conditions
 from relock.testing._master import VirtualMaster
@@ -194,6 +194,11 @@ class Server:
             self.master.subscribe(channel, raw.publish)
             raw.subscriptions.append(channel)
             return [b"subscribe", channel, 1]
+        if word == b"UNSUBSCRIBE":
+            channel = command[1]
+            self.master.unsubscribe(channel, raw.publish)
+            raw.subscriptions.remove(channel)
+            return [b"unsubscribe", channel, 1]
         return self._look(word, command)
 
     def _run(self, word: bytes, command: Sequence[bytes], asker: Process) -> Any:
@@ -248,11 +253,13 @@ class Server:
         return redis_errors.ResponseError(f"ERR unknown command {word!r}")
 
 
-_SCRIPTS = {load(name).sha.encode(): load(name) for name in script_names()}
+_SCRIPTS = {script.sha.encode(): script for script in (*map(load, script_names()), *load_for_redisson())}
 _SHAS = {script.source: sha for sha, script in _SCRIPTS.items()}
 _PROBE = probe_source()
 _QUARANTINE = load("quarantine").sha.encode()
-_BLUNT = frozenset({load("force_release").sha.encode(), load("force_release").source})
+_BLUNT = frozenset(
+    word for one in _SCRIPTS.values() if one.name == "force_release" for word in (one.sha.encode(), one.source)
+)
 SCRIPTED = frozenset({b"EVALSHA", b"EVAL"})
 _ALWAYS_SO = {b"PING": [b"pong", b""], b"CLIENT": b"OK"}
 _SUBSCRIBED = frozenset({b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"RESET", b"QUIT"})

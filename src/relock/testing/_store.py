@@ -335,6 +335,10 @@ class Store:
             self._drop(key)
         return removed
 
+    def lindex(self, key: bytes, _index: Argument) -> None:
+        """LINDEX key index: there are no lists here."""
+        self._set(key)
+
     def zcard(self, key: bytes) -> int:
         """ZCARD key."""
         found = self._set(key)
@@ -412,7 +416,7 @@ class Store:
 COMMANDS = {
     **{name.upper(): name for name in ("time", "info", "exists", "pexpire", "pttl", "type", "get", "set", "incr")},
     **{name.upper(): name for name in ("hset", "hincrby", "hget", "hmget", "hexists", "hkeys", "hlen", "hdel")},
-    **{name.upper(): name for name in ("zadd", "zrem", "zcard", "zscore", "zrank")},
+    **{name.upper(): name for name in ("zadd", "zrem", "zcard", "zscore", "zrank", "lindex")},
     **{name.upper(): name for name in ("zcount", "zrange", "zrevrange", "zrangebyscore")},
     "DEL": "delete",
     "PUBLISH": "publish",

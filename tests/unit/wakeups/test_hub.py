@@ -13,6 +13,7 @@ from relock._core.effects import Handed
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER
 from relock._keys import LockKeys, lock_keys, permit_keys
+from relock._options import ClientOptions
 from relock._runtime.machine import THREADS
 from relock._runtime.masters.master import Master
 from relock._runtime.net.credentials import Credentials
@@ -37,6 +38,7 @@ class FakeMaster:
     trusted_from = NEVER
     incarnation = b"run:repl"
     credentials = Credentials(None)
+    options = ClientOptions()
 
     @property
     def facts(self) -> "FakeMaster":

@@ -185,7 +185,7 @@ def force_release(spec: LockSpec, clock: Clock) -> Generator[Effect, Any, tuple[
     if info is None:
         return False, answers
     fence = KNOWS_ITSELF if len(answers) == 1 else max(info.token or 0, KNOWS_ITSELF + 1)
-    call = load("force_release").call(spec.keys, fence=fence, lease_ms=spec.templates.lease_ms)
+    call = load(spec.keys.script_name("force_release")).call(spec.keys, fence=fence, lease_ms=spec.templates.lease_ms)
     answers = first_of_each((yield Ask((call,), clock() + spec.node_timeout)))
     released = any(is_status(answer, b"released") for answer in answers)
     if released:

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from relock._core.asking import Panel
 from relock._core.master_facts import make_facts
-from relock._options import ClientOptions
+from relock._options import ClientOptions, wrong
 from relock._runtime.masters.master import Master
 from relock._runtime.masters.opener import MasterListener, Opener
 from relock._runtime.net.node import Node
 from relock._runtime.platform import Platform
+from relock._scripts import load_for_redisson
 
 
 def make_panel(
@@ -17,9 +18,14 @@ def make_panel(
     """Make one master of each of `nodes`, in their order, or one of a whole Cluster; return their panel.
 
     Raises:
-        ConfigurationError: the options can't work with a cluster.
+        ConfigurationError: the options can't work with a cluster, or with several masters.
     """
     first = nodes[0]
+    if options.redisson:
+        if first.cluster is not None or len(nodes) > 1:
+            found = f"{len(nodes)} masters" if first.cluster is None else "a Cluster"
+            raise wrong("redisson", True, f"False with {found}: a lock is shared with Redisson on one master only")
+        load_for_redisson()
     if first.cluster is not None:
         from relock._runtime.masters.cluster import Cluster
 

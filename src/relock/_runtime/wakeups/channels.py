@@ -38,7 +38,6 @@ from relock._scripts import pack_argument
 KEPT_SECONDS = 60.0  # for this long a channel is kept after its last waiter has left
 UNUSED_MAX = 1000  # channels without waiters that one hub keeps
 SCAN_SECONDS = 5.0  # between two looks for channels to ask for, or to give up
-SUBSCRIBE, UNSUBSCRIBE = b"ssubscribe", b"sunsubscribe"
 
 
 class Waiting(Protocol):
@@ -64,7 +63,12 @@ class NodeChannels:
 
     Attributes:
         confirmed: the names whose channels are confirmed, each with the last time at which it was known to be in use.
+        subscribe, unsubscribe: the commands, and the first words of their replies.
+        is_all: True if the waiters listen on these channels alone, and not on that of their client as well.
     """
+
+    subscribe, unsubscribe = b"ssubscribe", b"sunsubscribe"
+    is_all = True
 
     def __init__(self, names: "HubChannels", node: Master, call: Callable[[], object]) -> None:
         self.confirmed: dict[str, float] = {}
@@ -86,7 +90,11 @@ class NodeChannels:
     def anew(self) -> "NodeChannels":
         """Return the channels of the next connection, as this one is lost: it begins with those that are in use."""
         self.confirmed.clear()
-        return NodeChannels(self._names, self._node, self._call)
+        return type(self)(self._names, self._node, self._call)
+
+    def actor(self, act: Callable[..., object]) -> Callable[[Any], object]:
+        """Return a function that acts on a reply by `act`, for this connection."""
+        return partial(act, channels=self)
 
     def settle(self, send: Callable[[bytes], object]) -> None:
         """Ask for the channels that are wanted, and give up those that were unused for long."""
@@ -107,7 +115,7 @@ class NodeChannels:
             self._names.wake_listeners(name)
             return
         self._awaited.add(name)
-        self._add(SUBSCRIBE, name, commands)
+        self._add(self.subscribe, name, commands)
 
     def _scan(self, now: float, commands: list[bytes]) -> None:
         used = self._names.used_at(self._node)
@@ -132,7 +140,7 @@ class NodeChannels:
                 self._names.wake_listeners(name)
             else:
                 self._names.forget(name, self)
-                self._add(UNSUBSCRIBE, name, commands)
+                self._add(self.unsubscribe, name, commands)
 
     def _add(self, word: bytes, name: str, commands: list[bytes]) -> None:
         self._asked.append((word, name))  # Note, then send
@@ -141,7 +149,7 @@ class NodeChannels:
     def hear(self, reply: Any) -> bool:
         """Act on a reply, or on the server's end of a channel, once or twice; return False for any other message."""
         match reply:
-            case [b"ssubscribe" | b"sunsubscribe" as word, bytes(channel), _]:
+            case [bytes(word), bytes(channel), _] if word in (self.subscribe, self.unsubscribe):
                 self._changed(word, self._names.name_of(channel))
             case redis_errors.ResponseError():
                 return self._refused(words_of(reply))
@@ -151,24 +159,27 @@ class NodeChannels:
 
     def _changed(self, word: bytes, name: str) -> None:
         is_reply = bool(self._asked) and self._asked[0] == (word, name)
-        if word == SUBSCRIBE:
+        if word == self.subscribe:
             if is_reply:
-                self.confirmed[name] = self._clock()
-                self._awaited.discard(name)
-                self._names.confirm(name, self)
+                self._confirm(name)
         elif not is_reply and self.confirmed.pop(name, None) is not None:
             self.want(name)  # the slot has moved: the refusal names the node that has it now
         if is_reply:
             self._asked.popleft()
 
+    def _confirm(self, name: str) -> None:
+        self.confirmed[name] = self._clock()
+        self._awaited.discard(name)
+        self._names.confirm(name, self)
+
     def _refused(self, why: str) -> bool:
         """Act on a refusal; return False if it is the reply to none of the commands."""
         moved, names = redirection(why), self._names
-        word, name = self._asked[0] if self._asked else (UNSUBSCRIBE, "")
+        word, name = self._asked[0] if self._asked else (self.unsubscribe, "")
         keys = lock_keys(names.prefix, name)
         if not name or (moved is not None and moved.slot != slot_of(keys)):
             return moved is not None  # the reply to an end of a channel that the server itself had ended before
-        if word == SUBSCRIBE:
+        if word == self.subscribe:
             self._awaited.discard(name)
             if names.cluster.sent_on(self._node, Failure(self._node.address, why, sent=False)) is not None:
                 names.want(keys)
@@ -177,7 +188,13 @@ class NodeChannels:
 
 
 class HubChannels:
-    """Channels of one hub on all nodes of a Cluster, and the subscriptions to these nodes."""
+    """Channels of one hub on all nodes of a Cluster, and the subscriptions to these nodes.
+
+    Attributes:
+        lock_keys: makes the keys of a lock from the prefix and a name.
+    """
+
+    lock_keys: Callable[[str, str], LockKeys] = staticmethod(lock_keys)
 
     def __init__(self, hub: Waiting, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -189,6 +206,16 @@ class HubChannels:
         self._heard: dict[str, NodeChannels] = {}  # where names were last confirmed, until they are given up
         self._listening: dict[str, WaitQueue] = {}  # callers that wait until a name's channel is confirmed
         self._is_closed = False
+
+    @property
+    def is_sharded(self) -> bool | None:
+        """True if waiters listen on sharded channels; None before the Cluster has shown if it knows these."""
+        return self.cluster.is_sharded
+
+    @property
+    def are_used(self) -> bool:
+        """True if waiters listen on channels of their names."""
+        return bool(self.is_sharded)
 
     @property
     def unused_max(self) -> int:
@@ -289,7 +316,7 @@ class HubChannels:
 
         Any thread may call this.
         """
-        if self.cluster.is_sharded:
+        if self.is_sharded:
             self._hub.soon(self._follow)
 
     def _follow(self) -> None:

@@ -97,8 +97,8 @@ class Hub(ABC, Generic[S]):
     Attributes:
         client: the name.
         awaits_kind: True until a Cluster has shown if it knows sharded channels: then names say where waiters listen.
-        channels: the sharded channels on a Cluster; None for any other masters.
-        has_channels: True if waiters listen on these, as all nodes of the Cluster know them.
+        channels: the sharded channels on a Cluster, or the channels of Redisson; None for any other masters.
+        has_channels: True if waiters listen on these: as all nodes of the Cluster know them, or Redisson is beside.
         names: yields a new name for each hold.
         waiters: the waiters, by their owners' names.
         subscriptions: one for each master, in their order, and behind it those to the nodes of a Cluster.
@@ -123,11 +123,11 @@ class Hub(ABC, Generic[S]):
         self.platform = platform
         self._clock = platform.clock
         self._masters = masters
-        self.channels = _channels_of(self, masters[0])
-        self.draw_names()
         self._listener = listener
         self.shared = SharedSubscriptions(platform)
         self.subscriptions = [self.subscription_to(master) for master in masters]
+        self.channels = _channels_of(self, masters[0])
+        self.draw_names()
         self._quorum = quorum_of(len(masters))
         self.confirmed = WaitQueue()
         self._served: dict[bytes, Served] = {}
@@ -140,8 +140,9 @@ class Hub(ABC, Generic[S]):
         The session calls this whenever a connection is opened. If a virtual machine is cloned, the clone must open
         connections of its own, so its holds then have other names than those of the original.
         """
-        is_sharded = False if self.channels is None else self.channels.cluster.is_sharded
-        self.has_channels, self.awaits_kind = bool(is_sharded), is_sharded is None
+        channels = self.channels
+        is_sharded = False if channels is None else channels.is_sharded
+        self.has_channels, self.awaits_kind = channels is not None and channels.are_used, is_sharded is None
         self._name_head = self.owner_head + (SHARD_MARK if is_sharded else b"")
         head = self._name_head + self.platform.random_hex(4).encode()
         self.names = map((head + b"%08x").__mod__, self._serials)
@@ -327,7 +328,8 @@ class Hub(ABC, Generic[S]):
         """Return the keys of what a waiter waits for by this `name`; a mark in its uuid says what that is."""
         if uuid.endswith(LATCH_MARK):
             return None  # a latch gives no turns
-        make = permit_keys if b"#" in uuid else read_keys if READ_MARK in uuid else lock_keys
+        make_lock = lock_keys if self.channels is None else self.channels.lock_keys
+        make = permit_keys if b"#" in uuid else read_keys if READ_MARK in uuid else make_lock
         try:
             return make(self.prefix, name.decode())
         except UnicodeDecodeError:
@@ -392,11 +394,15 @@ AnyHub = Hub[Any]
 
 
 def _channels_of(hub: AnyHub, master: Master) -> "HubChannels | None":
-    if not master.is_cluster:
-        return None
-    from relock._runtime.wakeups.channels import HubChannels  # only here: most clients need no Cluster
+    if master.is_cluster:
+        from relock._runtime.wakeups.channels import HubChannels  # only here: most clients need no Cluster
 
-    return HubChannels(hub, master)  # type: ignore[arg-type]  # it is a `Cluster`
+        return HubChannels(hub, master)  # type: ignore[arg-type]  # it is a `Cluster`
+    if master.opener.options.redisson:
+        from relock._runtime.wakeups.redisson import HubRedisson  # likewise
+
+        return HubRedisson(hub, hub.subscriptions[0], master)
+    return None
 
 
 class ThreadHub(Hub[ThreadSubscription]):

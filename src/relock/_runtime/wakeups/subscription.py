@@ -2,7 +2,6 @@
 
 import logging
 from abc import ABC, abstractmethod
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redis import exceptions as redis_errors
@@ -166,7 +165,7 @@ class Subscription(ABC):
         incarnation = opener.introduce(replies[: len(questions)])
         confirmation, *messages = replies[len(questions) :]
         if isinstance(confirmation, redis_errors.ResponseError):
-            if self.channels is None:
+            if self.channels is None or not self.channels.is_all:
                 opener.act(opener.facts.without_messages(f"it refuses SUBSCRIBE ({words_of(confirmation)}): {UNHEARD}"))
                 raise confirmation
         elif confirmation[0] != b"subscribe":
@@ -186,7 +185,7 @@ class Subscription(ABC):
     def _stand(self, made: Subscribed) -> SubscribedConnection:
         """Begin to use a new connection, note that it is confirmed, and act on the messages that it has brought."""
         self._incarnation, self._successor.login = made.incarnation, made.login
-        act = self._act_on if self.channels is None else partial(self._act_on, channels=self.channels)
+        act = self._act_on if self.channels is None else self.channels.actor(self._act_on)
         connection = self._connection = SubscribedConnection(made.channel, act, self.call)
         self._stands_since, self._is_misled = self._clock(), False
         self._pings = self._pongs = 0

@@ -1,0 +1,19 @@
+-- Provides the pieces of the scripts that end holds, for where the lock becomes free and no waiter
+-- of relock is given it. Here they do nothing. For a client with the option redisson,
+-- freed_for_redisson takes the place of this fragment.
+--
+--#piece share
+-- The first waiter may be given the lock.
+--#end
+--#piece tell
+-- Nobody else waits.
+--#end
+--#piece first
+-- Nobody else is told before the first waiter.
+--#end
+--#piece last
+-- Nobody else is told after the first waiter.
+--#end
+--#piece ended
+-- Nobody else waits.
+--#end
