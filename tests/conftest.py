@@ -104,6 +104,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that choose tests by their needs."""
     parser.addoption("--long", action="store_true", help="play the tests that take long, and no others")
+    parser.addoption("--redisson", action="store_true", help="play the tests beside Redisson, and no others")
     parser.addoption("--no-servers", action="store_true", help="leave out the tests that start a server")
 
 
@@ -119,16 +120,18 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that were not asked for: long ones, or those that start a server.
+    """Leave out the tests that were not asked for: long ones, those beside Redisson, or those that start a server.
 
     The rest is played in the order of its folders, the longest tests first, so that at the end no process waits for
     another.
     """
     is_long, no_servers = config.getoption("--long"), config.getoption("--no-servers")
+    folder = TESTS / "redisson"
     chosen: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
         is_chosen = bool(item.get_closest_marker("long")) == is_long and not (no_servers and needs_server(item))
+        is_chosen = is_chosen and item.path.is_relative_to(folder) == config.getoption("--redisson")
         (chosen if is_chosen else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = sorted(chosen, key=place_of)
