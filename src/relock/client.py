@@ -69,8 +69,8 @@ class Client(Synchronizes):
 
     Args:
         nodes: a URL (``redis://``, ``rediss://``, ``valkey://``, ``valkeys://``, ``unix://``, ``redis+sentinel://``,
-            ``redis+cluster://``, ``rediss+cluster://``), a client of redis-py or valkey-py, or a sequence of these, one
-            for each independent master. A cluster counts as one master, and goes with no others.
+            ``redis+cluster://``, ``rediss+cluster://``), a client of redis-py or valkey-py, a pool of redis-py, or a
+            sequence of these, one for each independent master. A cluster is one master, and goes with no others.
         ttl: lease of a hold in seconds, 0.05 to 10 years; default 30.0.
         renew: the watchdog renews the lease after each third of it, while the owner lives; default True.
         fair: first come, first served; False lets a newcomer take a free lock before the queue; default True.

@@ -56,7 +56,7 @@ async def test_over_a_unix_socket(server: Server, connect: Connect, name: str) -
 async def test_with_the_settings_of_a_client_of_redis_py(server: Server, connect: Connect, name: str) -> None:
     with redis.Redis(host="127.0.0.1", port=server.port, db=3) as given:
         await use(connect(given), name)
-        async with connect(given).lock(name):
+        async with connect(given.connection_pool).lock(name):
             assert given.exists(f"lock:{{{name}}}")
 
 
@@ -70,7 +70,7 @@ async def test_with_the_settings_of_a_client_of_redis_asyncio(tls: Tls, connect:
         given = redis.asyncio.Redis(host="127.0.0.1", port=tls.server.port, db=3, decode_responses=True)
     async with given:
         await use(connect(given), name)
-        async with connect(given).lock(name):
+        async with connect(given.connection_pool).lock(name):
             assert await given.exists(f"lock:{{{name}}}")
         assert await given.ping(), "the user's own client stays open"
 

@@ -135,7 +135,7 @@ def test_a_password_that_looks_like_an_option_is_not_shown(url: str) -> None:
     ("given", "named"),
     [
         (valkey.asyncio.Valkey(), "valkey.asyncio.client.Valkey"),
-        (redis.ConnectionPool(), "redis.connection.ConnectionPool"),
+        (valkey.ConnectionPool(), "valkey.Valkey.* not valkey.connection.ConnectionPool$"),
         ({"redis://a", "redis://b"}, "not set$"),
         (None, "not NoneType$"),
     ],
@@ -223,12 +223,14 @@ def test_a_sentinel_url_that_can_not_work(url: str) -> None:
 
 
 made_by: Any = Sentinel  # redis-py's has no types
+made_for_tasks_by: Any = redis.asyncio.sentinel.Sentinel
 
 
-def test_a_client_that_sentinel_made_is_taken_with_its_settings() -> None:
+@pytest.mark.parametrize("is_pool", [False, True], ids=["a client", "its pool"])
+def test_a_client_that_sentinel_made_is_taken_with_its_settings(is_pool: bool) -> None:
     manager = made_by([("a", 1), ("b", 2)], sentinel_kwargs={"password": SECRET}, min_other_sentinels=1)
     given = manager.master_for("mymaster", db=2, username="me", password=SECRET, decode_responses=True)
-    (node,) = parse_nodes(given)
+    (node,) = parse_nodes(given.connection_pool if is_pool else given)
     assert node.address == "redis+sentinel://a:1,b:2/mymaster/2"
     connection: Any = node.raw_connection(0.5)
     assert (connection.username, connection.password, connection.db) == ("me", SECRET, 2)
@@ -243,6 +245,13 @@ def test_a_client_of_replicas_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="master_for") as caught:
         Client(made_by([("a", 1)]).slave_for("mymaster"))
     assert caught.value.option == "nodes"
+
+
+@pytest.mark.parametrize("kind", [made_by, made_for_tasks_by, valkey.sentinel.Sentinel], ids=lambda one: one.__module__)
+@pytest.mark.parametrize("of", [Client, AsyncClient])
+def test_sentinels_without_a_service_are_refused_with_what_to_write(kind: Any, of: Any) -> None:
+    with pytest.raises(TypeError, match=rf'{kind.__module__}\.Sentinel .* sentinel\.master_for\("mymaster"\)'):
+        of(kind([("a", 1)]))
 
 
 # valkey-py, and objects that only look like servers -------------------------------------------------------------------
@@ -281,10 +290,21 @@ def test_a_url_of_valkey_that_can_not_work(url: str) -> None:
             "unix:///a/3",
             redis.UnixDomainSocketConnection,
         ),
+        (
+            redis.asyncio.ConnectionPool(host="a", port=1, db=3, password=SECRET, username="me"),
+            "redis://a:1/3",
+            redis.Connection,
+        ),
+        (redis.ConnectionPool.from_url(f"rediss://me:{SECRET}@a:1/3"), "rediss://a:1/3", redis.SSLConnection),
+        (
+            redis.ConnectionPool(host="a", port=1, db=3, username="me", password=SECRET, decode_responses=True),
+            "redis://a:1/3",
+            redis.Connection,
+        ),
     ],
-    ids=["a port", "TLS", "a socket"],
+    ids=["a port", "TLS", "a socket", "a pool for tasks", "a pool with TLS", "a pool for threads"],
 )
-def test_a_client_for_tasks_is_taken_with_its_settings(given: Any, address: str, kind: Any) -> None:
+def test_a_client_for_tasks_and_a_pool_are_taken_with_their_settings(given: Any, address: str, kind: Any) -> None:
     (node,) = parse_nodes(given)
     assert node.address == address
     connection: Any = node.raw_connection(0.5)
@@ -294,7 +314,7 @@ def test_a_client_for_tasks_is_taken_with_its_settings(given: Any, address: str,
 
 
 def test_a_client_for_tasks_that_sentinels_lead_to_its_master_is_taken_as_such() -> None:
-    sentinel = redis.asyncio.sentinel.Sentinel([("a", 1), ("b", 2)], min_other_sentinels=1)  # type: ignore[no-untyped-call]
+    sentinel = made_for_tasks_by([("a", 1), ("b", 2)], min_other_sentinels=1)
     (node,) = parse_nodes(sentinel.master_for("mymaster", db=3, password=SECRET))
     assert node.address == "redis+sentinel://a:1,b:2/mymaster/3"
     with pytest.raises(ConfigurationError, match="master_for"):
@@ -448,8 +468,9 @@ def test_a_client_of_valkey_py_that_redis_py_can_not_stand_in_for_is_refused() -
         fakeredis.FakeAsyncRedis,
         fakeredis.FakeValkey,
         lambda: redis.Redis(connection_pool=fakeredis.FakeRedis().connection_pool),
+        lambda: fakeredis.FakeRedis().connection_pool,
     ],
-    ids=["FakeRedis", "FakeStrictRedis", "FakeAsyncRedis", "FakeValkey", "only its connections"],
+    ids=["FakeRedis", "FakeStrictRedis", "FakeAsyncRedis", "FakeValkey", "only its connections", "its pool"],
 )
 def test_a_client_of_fakeredis_is_refused_by_name_with_what_to_use(fake: Any) -> None:
     with pytest.raises(TypeError, match=r"fakeredis has no sockets.*relock\.testing\.Lab"):

@@ -52,10 +52,11 @@ def whole_name(kind: type) -> str:
 
 
 def refuse_unfit(client: object) -> None:
-    """Refuse a client of fakeredis, which has no socket to poll, and redis-py's clients of several active masters.
+    """Refuse fakeredis, which has no socket to poll, Sentinels without a service, and several active masters.
 
     Raises:
-        TypeError: `client` is one of fakeredis, or makes connections of fakeredis.
+        TypeError: `client` is one of fakeredis, or makes connections of fakeredis; or `client` is a ``Sentinel`` of
+            redis-py or valkey-py, which does not say which of its services is meant.
         ConfigurationError: `client` is a ``MultiDBClient`` for threads or for tasks. Old versions of redis-py lack the
             classes, and new ones import them with a package of their own, so the names tell.
     """
@@ -66,7 +67,12 @@ def refuse_unfit(client: object) -> None:
             "masters, of which a quorum decides",
             option="nodes",
         )
-    pool = getattr(client, "connection_pool", None)
+    if hasattr(client, "master_for"):
+        raise TypeError(
+            f"nodes: a {whole_name(type(client))} may know several masters, so name one: pass "
+            'sentinel.master_for("mymaster"), with the name that the Sentinels have for it'
+        )
+    pool = getattr(client, "connection_pool", client)
     for kind in (type(client), getattr(pool, "connection_class", object)):
         if any(base.__module__.partition(".")[0] == "fakeredis" for base in kind.__mro__):
             raise TypeError(

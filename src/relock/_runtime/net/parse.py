@@ -60,7 +60,14 @@ _HOW_TO_WRITE = (
 )
 
 OneNode: TypeAlias = (
-    str | redis.Redis | redis.RedisCluster | redis.asyncio.Redis | redis.asyncio.RedisCluster | ValkeyClient
+    str
+    | redis.Redis
+    | redis.RedisCluster
+    | ConnectionPool
+    | redis.asyncio.Redis
+    | redis.asyncio.RedisCluster
+    | redis.asyncio.ConnectionPool
+    | ValkeyClient
 )
 Nodes: TypeAlias = OneNode | Sequence[OneNode]
 
@@ -69,7 +76,7 @@ def parse_nodes(nodes: object) -> tuple[Node, ...]:
     """Return one `Node` for each master that `nodes` names, in that order.
 
     Raises:
-        TypeError: `nodes` is no URL, no client of redis-py or valkey-py and no sequence of these.
+        TypeError: `nodes` is no URL, no client of redis-py or valkey-py, no pool of redis-py and no sequence of these.
         ConfigurationError: an empty sequence, a URL that can't work, the same server twice, or a cluster and
             something else.
     """
@@ -124,8 +131,8 @@ def _parse_node(node: object) -> Node:
             follow(made.kwargs.get("credential_provider"), node)
             return made
     raise TypeError(
-        "nodes must be URLs or clients (redis.Redis, redis.RedisCluster, those of redis.asyncio, valkey.Valkey), not "
-        + whole_name(type(node))
+        "nodes must be URLs, clients (redis.Redis, redis.RedisCluster, those of redis.asyncio, valkey.Valkey) or a "
+        f"ConnectionPool of redis-py, not {whole_name(type(node))}"
     )
 
 
@@ -299,13 +306,13 @@ def _node_of_cluster_for_tasks(client: Any) -> Node:
 
 
 def _node_of_client(client: Any, ours: Callable[[Any], Settings] = _settings_of) -> Node:
-    """Return the master of a client, be it one that `redis.sentinel.Sentinel.master_for` made.
+    """Return the master of a client or a pool, be it one that `redis.sentinel.Sentinel.master_for` made.
 
     Args:
-        client: the client, of any of the libraries.
+        client: the client, of any of the libraries; or its pool.
         ours: returns the settings with which connections of redis-py are as those that the client's pool makes.
     """
-    pool = client.connection_pool
+    pool = getattr(client, "connection_pool", client)
     if not hasattr(pool, "sentinel_manager"):
         return _node(*ours(pool))
     if not pool.is_master:
@@ -323,15 +330,15 @@ def _node_of_client(client: Any, ours: Callable[[Any], Settings] = _settings_of)
     )
 
 
-def _is(kind: type) -> Callable[[object], bool]:
+def _is(*kind: type) -> Callable[[object], bool]:
     return lambda client: isinstance(client, kind)
 
 
 _CLIENTS: tuple[tuple[Callable[[object], bool], Callable[[Any], Node], str], ...] = (
-    (_is(redis.Redis), _node_of_client, "connection pool of a redis-py client"),
+    (_is(redis.Redis, ConnectionPool), _node_of_client, "connection pool of a redis-py client"),
     (_is(redis.RedisCluster), _node_of_cluster_client, "connection pool of a redis-py client"),
     (
-        _is(redis.asyncio.Redis),
+        _is(redis.asyncio.Redis, redis.asyncio.ConnectionPool),
         partial(_node_of_client, ours=settings_of_tasks),
         "connection pool of a client of redis.asyncio",
     ),
