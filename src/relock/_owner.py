@@ -273,12 +273,24 @@ def described(owner: str) -> str:
 
     A name that relock has not made is returned as it is.
     """
-    found = _MADE.fullmatch(owner)
-    if found is None:
+    parts = parts_of(owner)
+    if parts is None:
         return owner
-    host, process, client, name = found.groups()
+    host, process, client, name = parts
     where = f"client {client}" if client else f"process {process} on {host}"
     return f"{where}, owner={name!r}" if name else where
+
+
+def parts_of(owner: str) -> tuple[str | None, int | None, str | None, str | None] | None:
+    """Return host and process, or else the client's name, and what ``owner=`` names; None if relock made no such name.
+
+    In the latter, ``_`` stands for each character that an owner's name can't have.
+    """
+    found = _MADE.fullmatch(owner)
+    if found is None:
+        return None
+    host, process, client, name = found.groups()
+    return host, int(process) if process else None, client, name or None
 
 
 def client_name(owner: bytes) -> bytes:

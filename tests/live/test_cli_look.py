@@ -1,12 +1,15 @@
 """`relock status`, `ls`, `release` and `doctor`, in the process of the tests, and in processes of their own."""
 
+import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -40,10 +43,10 @@ def begin() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def start(*words: str, nodes: str) -> "subprocess.Popen[str]":
+def start(*words: str, nodes: str, stdout: int = subprocess.PIPE) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "relock", *words],
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RELOCK_NODES": nodes},
         preexec_fn=begin,  # noqa: PLW1509
@@ -66,6 +69,7 @@ def test_status_of_a_free_lock(server: Server, name: str) -> None:
         "readers": [],
         "queue": [],
         "waits_seconds": [],
+        "owners": {},
         "deadlocks": [],
         "silent": [],
     }
@@ -84,11 +88,33 @@ def test_status_of_a_lock_that_is_held_and_waited_for(server: Server, client: Cl
     waiter.join(WITHIN)
     assert (status["held"], status["hold_count"], status["token"]) == (True, 2, token)
     assert (status["owner"], status["queue"]) == (info.owner, list(info.queue))
+    me = {"host": socket.gethostname(), "process": os.getpid(), "client": None, "owner": None}
+    assert status["owners"] == {info.owner: me, info.queue[0]: me}
     assert 0 < status["lease_left_seconds"] <= 600
     assert 0 <= status["waits_seconds"][0] <= status["held_for_seconds"] < WITHIN
     assert all(str(part) in plain for part in (name, info.owner, token, info.queue[0]))
     assert f"holder      {ME} ({info.owner})\nheld for    " in plain
     assert re.search(rf"^            1\. for [0-9.]+ s: {re.escape(ME)} \(", plain, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", [("status", "orders:42"), ("ls", "--long")], ids=lambda words: words[0])
+def test_a_narrow_terminal_has_no_line_that_is_too_long(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets it
+    controller, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 60))
+    with client.lock("orders:42", owner="nightly-report-of-the-large-customer"), open(controller, "rb") as shown:
+        process = start(*words, nodes=server.url, stdout=terminal)
+        os.close(terminal)
+        text = b""
+        with contextlib.suppress(OSError):  # so Linux reports that nobody can write any more
+            while chunk := shown.read1():
+                text += chunk
+    assert process.wait(WITHIN) == 0
+    lines = text.decode().splitlines()
+    assert all(len(line) <= 60 for line in lines)
+    assert "owner='nightly-report-of-the-large-customer'" in "".join(map(str.strip, lines))
 
 
 def test_status_of_a_lock_that_readers_have(server: Server, client: Client, name: str) -> None:
@@ -229,6 +255,7 @@ def test_status_of_a_semaphore_that_nobody_uses(server: Server, client: Client, 
         "holders": [],
         "queue": [],
         "waits_seconds": [],
+        "owners": {},
     }
     assert (
         "limit       not known: nobody is there to name it\n"
@@ -274,6 +301,7 @@ def test_status_of_a_semaphore_that_is_held_and_waited_for(server: Server, clien
     waiter.join(WITHIN)
     assert (status["limits"], status["override"], status["used"]) == ([4], 2, 4)
     assert status["queue"] == list(info.queue)
+    assert {*status["owners"]} == {*info.queue, *(holder.owner for holder in info.holders)}
     held = sorted((holder["permits"], holder["slot"], holder["owner"]) for holder in status["holders"])
     assert held == sorted(
         ((holder.permits, holder.slot, holder.owner) for holder in info.holders), key=lambda one: one[0]

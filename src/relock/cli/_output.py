@@ -3,7 +3,9 @@
 import atexit
 import contextlib
 import json
+import shutil
 import sys
+import textwrap
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +85,19 @@ def say(message: str) -> None:
 def printable(text: str) -> str:
     """Return `text` on one line and without control characters: other users choose the names of locks."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text)
+
+
+def screen_width() -> int | None:
+    """Return the cells of a line of the terminal at stdout; None if stdout is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def fitted(text: str, width: int | None, indent: int) -> str:
+    """Return `text` with its lines folded at so many cells, and what is folded indented; with None as it is."""
+    if width is None:
+        return text
+    lines = (textwrap.wrap(line, max(width, 2 * indent), subsequent_indent=" " * indent) for line in text.split("\n"))
+    return "\n".join("\n".join(folded) for folded in lines)
 
 
 def span(seconds: float) -> str:

@@ -1,13 +1,13 @@
 """``relock ls``: the names of the locks, semaphores and latches that are in use."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
 from relock._keys import KINDS, LOCK
 from relock._names import each_once, find_names
 from relock.cli._nodes import Where, json_option, node_options
-from relock.cli._output import print_json, printable, span
+from relock.cli._output import print_json, printable, screen_width, span
 from relock.cli._states import State, facts_of, in_words, look
 
 # `python -OO` would drop a docstring.
@@ -19,7 +19,8 @@ which does not block them; what changes meanwhile may or may not be listed.
 A name that is no lock's is followed by a tab and its kind. With --kind, only names are printed.
 
 With --long, each name is looked at: for how long it is held, the rest of its lease, how many wait, for how long the
-first of these has waited, and the holder. The masters' clocks tell these times, so they are approximations.
+first of these has waited, and the holder. The masters' clocks tell these times, so they are approximations. A terminal
+that is too narrow for the table shows the columns that `relock top` has there, with long names folded.
 """
 
 _HEADINGS = ("NAME", "KIND", "HELD FOR", "LEASE", "WAITING", "FIRST FOR", "HOLDER")
@@ -40,7 +41,8 @@ def ls(pattern: str, kind: str | None, is_long: bool, where: Where, as_json: boo
             if as_json:
                 print_json([facts_of(state) for state in states])
             else:
-                _print_table([_HEADINGS, *map(_row, states)])
+                for line in table(states, screen_width()):
+                    click.echo(line)
             return
         if as_json:
             print_json([{"name": name, "kind": its_kind} for name, its_kind in sorted(found)])
@@ -49,10 +51,16 @@ def ls(pattern: str, kind: str | None, is_long: bool, where: Where, as_json: boo
             click.echo(printable(name) if its_kind in (LOCK, kind) else f"{printable(name)}\t{its_kind}")
 
 
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+def table(states: Sequence[State], width: int | None) -> Iterable[str]:
+    """Return the lines of the table, none longer than so many cells; None: as long as they are."""
+    rows = [_HEADINGS, *map(_row, states)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    if width is None or max(map(len, lines)) <= width:
+        return lines
+    from relock.cli._top.table import narrow_lines
+
+    return narrow_lines(states, width)
 
 
 def _row(state: State) -> tuple[str, ...]:

@@ -11,15 +11,17 @@ import click
 from relock import Client, LatchInfo, LockInfo, QuorumError, SemaphoreInfo
 from relock._core.deadlocks import texts_of
 from relock._keys import LATCH, LOCK, SEMAPHORE
-from relock._owner import described
+from relock._owner import described, parts_of
 from relock._rings import ANSWER_SECONDS, Found, find_rings
 from relock.cli._exit_codes import of_signal
 from relock.cli._nodes import Where, json_option, node_options
-from relock.cli._output import printable, span
+from relock.cli._output import fitted, printable, screen_width, span
 from relock.cli._signals import Interrupted, ended_by_signals
 from relock.cli._states import State, in_words, look
 
 WATCH_SECONDS = 1.0
+_INDENT = 12  # of each text, after its label
+_PARTS = ("host", "process", "client", "owner")  # of an owner's name
 
 # `python -OO` would drop a docstring.
 HELP = """Show the holder of the lock NAME, or its readers, and its waiters, as a quorum of the masters agree on them.
@@ -58,7 +60,7 @@ def status(
     kind = SEMAPHORE if semaphore else LATCH if latch else LOCK
     with where.client() as client:
         if not watch:
-            click.echo(show(client, name, kind, as_json))
+            _print(show(client, name, kind, as_json), as_json)
             return
         try:
             with ended_by_signals():
@@ -74,8 +76,12 @@ def _show_again_and_again(client: Client, name: str, kind: str, as_json: bool) -
         except QuorumError as error:  # the masters may be back soon
             shown = json.dumps({"name": name, "error": str(error)}) if as_json else f"not known: {error}"
         click.clear()  # only a terminal
-        click.echo(shown)
+        _print(shown, as_json)
         time.sleep(WATCH_SECONDS)
+
+
+def _print(shown: str, as_json: bool) -> None:
+    click.echo(shown if as_json else fitted(shown, screen_width(), _INDENT))
 
 
 def show(client: Client, name: str, kind: str, as_json: bool) -> str:
@@ -88,7 +94,7 @@ def show(client: Client, name: str, kind: str, as_json: bool) -> str:
     if as_json:
         return json.dumps(_as_json(info, found))
     lines = [*_lines(info), *_rings(found)]
-    return "\n".join(f"{label:<12}{printable(text)}" for label, text in lines)
+    return "\n".join(f"{label:<{_INDENT}}{printable(text)}" for label, text in lines)
 
 
 def _as_json(info: State, found: Found | None) -> dict[str, Any]:
@@ -116,6 +122,7 @@ def _lock_as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
         ],
         "queue": list(info.queue),
         "waits_seconds": list(info.waits),
+        "owners": _owners(info),
         "deadlocks": None if problem else rings,
         "silent": list(silent),
     }
@@ -139,7 +146,15 @@ def _semaphore_as_json(info: SemaphoreInfo) -> dict[str, Any]:
         ],
         "queue": list(info.queue),
         "waits_seconds": list(info.waits),
+        "owners": _owners(info),
     }
+
+
+def _owners(info: LockInfo | SemaphoreInfo) -> dict[str, dict[str, str | int | None] | None]:
+    """Return the parts of each owner's name; None for a name that relock has not made."""
+    names = [*(holder.owner for holder in info.holders), *info.queue]
+    parts = ((name, parts_of(name)) for name in names)
+    return {name: found and dict(zip(_PARTS, found, strict=True)) for name, found in parts}
 
 
 def _latch_as_json(info: LatchInfo) -> dict[str, Any]:

@@ -1,17 +1,18 @@
 """The table of ``relock top``: its columns by the width of the terminal, its order, and texts that fit."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from attrs import evolve, frozen
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 from relock._doctor.findings import Examination, Verdict
 from relock._keys import LOCK
 from relock.cli._output import printable, span
-from relock.cli._states import in_words
-from relock.cli._top.sampler import Row
+from relock.cli._states import State, in_words
+from relock.cli._top.sampler import Row, next_row
 
 PADDING = 2  # cells of a column beside its text
 LINES_MAX = 4  # of one text
@@ -63,10 +64,10 @@ COLUMNS = (NAME, KIND, HOLDER, COUNT, HELD, FIRST, LEFT, WAITERS, RATE)
 NARROW = (NAME, HOLDER, WAITERS, FIRST, HELD, LEFT, COUNT, RATE, KIND)  # the last ones go first where it is narrow
 
 
-def columns_for(width: int) -> list[Column]:
+def columns_for(width: int, order: Sequence[Column] = NARROW) -> list[Column]:
     """Return the columns for so many cells; those of the name and the holder have all that the others leave."""
     chosen, left = [], width
-    for column in NARROW:
+    for column in order:
         left -= column.width + PADDING
         if left < 0 and column not in (NAME, HOLDER):
             left += column.width + PADDING
@@ -94,6 +95,19 @@ def fold(text: str, width: int) -> list[str]:
         return lines
     end = chop_cells(lines[-1][::-1], width - 1)[0][::-1]
     return [*lines[: LINES_MAX - 1], f"…{end}"]
+
+
+def narrow_lines(states: Sequence[State], width: int) -> Iterator[str]:
+    """Yield a table of these states in lines of so many cells; without rates, which a single look does not tell."""
+    columns = columns_for(width + PADDING, [column for column in NARROW if column is not RATE])
+    for texts in [
+        [column.heading for column in columns],
+        *([column.text(next_row(None, state, 0.0)) for column in columns] for state in states),
+    ]:
+        cells = [fold(text, column.width) for text, column in zip(texts, columns, strict=True)]
+        for line in zip_longest(*cells, fillvalue=""):
+            padded = (set_cell_size(text, column.width) for text, column in zip(line, columns, strict=True))
+            yield (" " * PADDING).join(padded).rstrip()
 
 
 _ORDERS: dict[str, Callable[[dict[str, Any]], float]] = {
