@@ -1,4 +1,8 @@
-"""The plots of the documentation, as SVG: the same figures give the same files."""
+"""The plots of the documentation, as SVG: the same figures give the same files.
+
+They have no background, and colours that can be seen on a white page and on a dark one. A style sheet with two sets of
+colours would follow the reader's system, but not the switch on the page.
+"""
 
 import math
 import re
@@ -16,6 +20,7 @@ from bench.names import is_floor
 from bench.rows import Row, contestants, middle, where
 from relock.cli._bench.words import BARE
 
+INK = "#787878"
 STYLE = {
     "svg.hashsalt": "relock",  # or names in the file would differ from run to run
     "svg.fonttype": "none",
@@ -25,11 +30,13 @@ STYLE = {
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.3,
+    "axes.facecolor": "none",
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
 }
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-FLOORS = ("0.45", "0.65")
-OURS = ("#c0392b", "#e67e22", "#b35806", "#d6604d")
-PEERS = ("#2c7fb8", "#41ab5d", "#7b3294", "#8c510a", "#dd1c77", "#01665e", "#252525", "#99d8c9")
+FLOORS = (("0.45", "--"), ("0.55", ":"))
+OURS = ("#c0392b", "#cf6c10", "#b35806", "#d6604d")
+PEERS = ("#2c7fb8", "#359150", "#9e5cc0", "#a6690f", "#dd1c77", "#0f8a80", "#6272d8", "#5f9ea0")
 MARKS = "osD^vPX*"
 
 
@@ -51,7 +58,7 @@ def draw(report: dict[str, Any], folder: Path) -> None:
 def _save(figure: Figure, path: Path) -> None:
     """Write the figure with one line for each group of the drawing, and without metadata."""
     drawn = StringIO()
-    figure.savefig(drawn, format="svg", metadata=NO_METADATA, facecolor="white")
+    figure.savefig(drawn, format="svg", metadata=NO_METADATA, facecolor="none")
     path.write_text(squeezed(drawn.getvalue()))
 
 
@@ -61,14 +68,15 @@ def squeezed(svg: str) -> str:
 
 
 def _look_of(names: Sequence[str]) -> Callable[[str], dict[str, Any]]:
-    """Return the look of each contestant: floors grey and dashed, ours thick."""
+    """Return the look of each contestant: floors grey and broken, ours thick."""
     floors = [name for name in names if is_floor(name)]
     ours = [name for name in names if name.startswith("relock")]
     peers = [name for name in names if name not in floors and name not in ours]
 
     def look(name: str) -> dict[str, Any]:
         if name in floors:
-            return {"color": FLOORS[floors.index(name)], "linestyle": "--", "marker": "."}
+            colour, line = FLOORS[floors.index(name)]
+            return {"color": colour, "linestyle": line, "marker": "."}
         if name in ours:
             return {"color": OURS[ours.index(name) % len(OURS)], "linewidth": 2.5, "marker": "o"}
         number = peers.index(name)
