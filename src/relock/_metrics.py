@@ -10,6 +10,7 @@ from relock._statistics import Statistics
 
 # Of an acquire: from a grant on the same machine, up to a job that waits for another one's end.
 BUCKETS_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60)
+GIVEN = "given"  # how a hand-over was made: a waiter that is woken, and then asks for the lock, is not counted
 STATES = ("up", "without_vote", "down")
 
 Seen = Sequence[Statistics]
@@ -74,9 +75,19 @@ MEASURES = (
         "refusals", "{acquire}", "Acquires that gave up, because another owner has the lock.", lambda one: one.refusals
     ),
     _count("waits", "{acquire}", "Acquires that waited.", lambda one: one.waits),
+    Measure(
+        "relock.handovers",
+        "{handover}",
+        "Holds that the release before gave to a waiter.",
+        lambda seen: [((GIVEN,), sum(one.handovers for one in seen))],
+        is_count=True,
+        attributes=("relock.how",),
+    ),
     _count("renewals", "{renewal}", "Confirmed renewals of the watchdog.", lambda one: one.renewals),
     LOSSES,
     _count("deadlocks", "{deadlock}", "Deadlocks that were found.", lambda one: one.deadlocks),
+    _count("undos", "{undo}", "Unwanted holds and places that were ended on every master.", lambda one: one.undos),
+    _count("clock.steps", "{step}", "Steps of a master's clock against this machine's.", lambda one: one.clock_steps),
     _count("callbacks.dropped", "{call}", "Dropped calls of on_lost and on_event.", lambda one: one.callbacks_dropped),
     Measure(
         "relock.hold.count",

@@ -40,9 +40,12 @@ class Statistics:
         grants: outermost acquires that got the lock.
         refusals: acquires that gave up because another owner has the lock, or a waiter's turn comes first.
         waits: acquires that waited.
+        handovers: holds that a releaser gave to a waiter, without a further request of the waiter's.
         renewals: confirmed renewals of the watchdog.
         losses: holds that were lost.
         deadlocks: deadlocks that this client has found.
+        undos: holds and places in queues that nobody wanted any more, and whose end every master has confirmed.
+        clock_steps: how often the clock of a master and that of this machine moved apart at once.
         callbacks_dropped: calls of ``on_lost`` and ``on_event`` that were dropped, because one before them hangs.
         records_dropped: log records of all clients of this process that were dropped in the same way.
         held: holds at this moment.
@@ -56,9 +59,12 @@ class Statistics:
     grants: int
     refusals: int
     waits: int
+    handovers: int
     renewals: int
     losses: int
     deadlocks: int
+    undos: int
+    clock_steps: int
     callbacks_dropped: int
     records_dropped: int
     held: int
@@ -80,9 +86,12 @@ def statistics_of(session: Session) -> Statistics:
         grants=counters.grants,
         refusals=counters.refusals,
         waits=counters.waits,
+        handovers=counters.handovers,
         renewals=counters.renewals,
         losses=counters.losses,
         deadlocks=counters.deadlocks,
+        undos=counters.undos,
+        clock_steps=counters.clock_steps,
         callbacks_dropped=session.losses.dropped + session.events.dropped,
         records_dropped=session.platform.log.dropped,
         held=len(held),

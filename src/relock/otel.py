@@ -32,6 +32,7 @@ CANCELLATIONS = ("CancelledError", "GeneratorExit", "KeyboardInterrupt", "System
 NameOf = Callable[[str], str | None]
 OnLost = Callable[[Loss], object]
 Attributes = dict[str, str | int | bool]
+SPANS = ("waits", "all")
 _ENDS = (Released, ReleaseUnconfirmed, Lost)
 _UNKNOWN = (None, None)
 V = TypeVar("V")
@@ -46,6 +47,8 @@ def instrument(
     meter_provider: MeterProvider | None = None,
     tracer_provider: TracerProvider | None = None,
     name_of: NameOf | None = None,
+    *,
+    spans: str = "waits",
 ) -> None:
     """Report metrics and traces of a client to OpenTelemetry, for as long as the client lives.
 
@@ -59,10 +62,14 @@ def instrument(
         name_of: called with a lock's name, on the thread of events, or on one that collects metrics. If it returns a
             str, that is the attribute ``relock.name`` of metrics about the lock, so there must be few such values. If
             it raises, the log says so, and that event is not reported. Default None: no attribute.
+        spans: ``"waits"``, the default: outermost acquires that waited or got no lock are spans; ``"all"``: also those
+            that got the lock at once. Each span wakes the thread of events.
 
     Raises:
-        ConfigurationError: the client is instrumented already.
+        ConfigurationError: the client is instrumented already; or `spans` is something else.
     """
+    if spans not in SPANS:
+        raise ConfigurationError(f'spans={spans!r}: write "waits" or "all"', option="spans")
     core = client._client if isinstance(client, AsyncClient) else client
     if any(isinstance(observer, _Observer) for observer in core._session.observers):
         raise ConfigurationError(f"{client!r} is instrumented already: call instrument once for each client")
@@ -70,7 +77,7 @@ def instrument(
     instruments = _by_provider.get(provider) or _by_provider.setdefault(provider, _Instruments(meter_provider))
     instruments.clients.add(core)
     tracer = trace.get_tracer("relock", __version__, tracer_provider)
-    core._session.observe(_Observer(instruments, tracer, name_of, core._addresses))
+    core._session.observe(_Observer(instruments, tracer, name_of, core._addresses, has_all_spans=spans == "all"))
 
 
 class _Instruments:
@@ -134,8 +141,15 @@ class _Observer:
     """Observer of one client, which makes metrics and spans of events."""
 
     def __init__(
-        self, instruments: _Instruments, tracer: trace.Tracer, name_of: NameOf | None, addresses: tuple[str, ...]
+        self,
+        instruments: _Instruments,
+        tracer: trace.Tracer,
+        name_of: NameOf | None,
+        addresses: tuple[str, ...],
+        *,
+        has_all_spans: bool,
     ) -> None:
+        self._has_all_spans = has_all_spans
         self._instruments = instruments
         self._tracer = tracer
         self._name_of = name_of
@@ -150,7 +164,7 @@ class _Observer:
         at, pending, is_urgent = time_ns(), self._instruments.pending, True
         if isinstance(event, Granted):
             began, context = self._end_wait(event) if self._waits else None, copy_context()
-            is_urgent = began is not None
+            is_urgent = began is not None or self._has_all_spans
             _keep(self._holds, event.owner, (at, context))
             pending.append((self, (event, at, began, context)))
         elif isinstance(event, _ENDS):
@@ -196,13 +210,13 @@ class _Observer:
             run(self._tell_end, event, at, began, about)
 
     def _tell_acquire(self, event: Granted | NotGranted, at: int, began: int | None, about: Attributes) -> None:
-        """Report the end of an acquire: how long it took; and a span, if it has waited or got no lock."""
+        """Report the end of an acquire: how long it took; and a span, if it has waited, got no lock, or all have."""
         about |= {"relock.outcome": outcome_of(event), "relock.contended": began is not None}
         error = event.error if isinstance(event, NotGranted) else None
         if error is not None:
             about["error.type"] = error
         self._instruments.acquires.record(event.waited, about)
-        if isinstance(event, Granted) and began is None:
+        if isinstance(event, Granted) and began is None and not self._has_all_spans:
             return
         about = {**about, "relock.name": event.lock or "", **self._server}  # a new dict: an SDK may keep the other one
         if event.token is not None:

@@ -171,6 +171,7 @@ def test_a_request_that_its_own_undo_has_passed(kind: Kind, rig: Rig, name: str)
     release_all(undone)
     rig.until(lambda: all_done(faults), "the acquire has arrived")
     rig.until_free(name, "an acquire that came after its undo")
+    rig.until(lambda: client.statistics().undos, "every master has confirmed the undo")
     assert client.statistics().held == 0
 
 

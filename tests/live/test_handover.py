@@ -75,6 +75,7 @@ def test_a_release_gives_the_lock_to_the_waiter_and_takes_no_request_of_its_own(
     assert is_given(owner)
     assert token > first
     assert not holder.info(name).held
+    assert (holder.statistics().handovers, waiter.statistics().handovers) == (0, 1)
 
 
 @pytest.mark.parametrize("renew", [True, False])
@@ -118,6 +119,7 @@ def test_with_two_hops_the_waiter_asks(server: Deployment, connect: Connect, nam
         until(lambda: is_queued(server, name), within=30, what="a caller waits")
         lock.release()
     assert not is_given(found[0]), "the waiter has the hold by its own request"
+    assert (waiter.statistics().waits, waiter.statistics().handovers) == (1, 0)
 
 
 def test_a_release_of_an_unfair_lock_only_wakes(server: Deployment, connect: Connect, name: str) -> None:

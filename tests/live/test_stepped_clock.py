@@ -64,6 +64,7 @@ def test_a_master_whose_clock_steps_has_no_vote_for_its_guard(
         until(lambda: marker(masters[0][0])["no_vote"], within=20, what="the master's vote is taken, for all clients")
         assert not any(marker(server)["no_vote"] for server, _ in masters[1:])
         assert lock.owned()
+        assert client.statistics().clock_steps == 1
         other = connect(group.url)
         until(lambda: votes_seen(other, name) == [False, True, True], within=20, what="who saw no step obeys as well")
 

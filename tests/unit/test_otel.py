@@ -204,6 +204,25 @@ def test_an_acquire_that_got_the_lock_at_once_is_no_span(scope: Scope, client: C
     assert not scope.spans.get_finished_spans()
 
 
+def test_with_all_spans_it_is_one_of_its_callers_trace_and_at_once(scope: Scope) -> None:
+    with Client(NOWHERE) as client:
+        instrument(client, scope.meters, scope.traces, spans="all")
+        with scope.traces.get_tracer("test").start_as_current_span("job"):
+            tell(client, Granted("a", 0.1, 1, **ABOUT))
+            span = scope.span()
+        assert span.parent is not None
+        assert span.name == "relock.acquire"
+        assert (span.attributes or {}).get("relock.contended") is False
+        assert not span.events
+
+
+def test_another_choice_of_spans_is_refused(scope: Scope) -> None:
+    with Client(NOWHERE) as client:
+        with pytest.raises(ConfigurationError, match='spans=\'some\': write "waits" or "all"') as caught:
+            instrument(client, scope.meters, scope.traces, spans="some")
+        assert caught.value.option == "spans"
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [("QuorumError", StatusCode.ERROR), ("CancelledError", StatusCode.UNSET), (None, StatusCode.UNSET)],

@@ -16,7 +16,8 @@ from relock.prometheus import RelockCollector
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations"
 UP = MasterState("redis://a:1/0", "7.0", None, 0.0, (), 1, 1)
 SOME = Statistics(
-    grants=5, refusals=2, waits=3, renewals=7, losses=1, deadlocks=4, callbacks_dropped=6, records_dropped=8,
+    grants=5, refusals=2, waits=3, handovers=11, renewals=7, losses=1, deadlocks=4, undos=9, clock_steps=10,
+    callbacks_dropped=6, records_dropped=8,
     held=3, waiting=9, held_of_semaphores=1, waiting_for_semaphores=2, least_lease_left=12.5, masters=(UP,),
 )  # fmt: skip
 
@@ -48,10 +49,13 @@ def test_the_counts_of_all_clients_are_added_up() -> None:
         "renewals_total": 14,
         "losses_total": 2,
         "deadlocks_total": 8,
+        "undos_total": 18,
+        "clock_steps_total": 20,
         "callbacks_dropped_total": 12,
         "hold_remaining_min_seconds": 2.5,
     }
     assert {name: registry.get_sample_value(f"relock_{name}") for name in values} == values
+    assert registry.get_sample_value("relock_handovers_total", {"how": "given"}) == 22
     for name, of_locks, of_semaphores in (("hold", 3, 1), ("waiter", 14, 4)):
         kinds = [registry.get_sample_value(f"relock_{name}_count", {"kind": kind}) for kind in ("lock", "semaphore")]
         assert kinds == [of_locks, of_semaphores]
@@ -104,7 +108,7 @@ def test_the_alerts_and_the_dashboard_use_metrics_that_there_are() -> None:
     panels = json.loads((OPERATIONS / "dashboard.json").read_text())["panels"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]
     assert len(rules) == 8
-    assert len(queries) == 13
+    assert len(queries) == 14
     used = {name for text in (*rules, *queries) for name in re.findall(r"relock_[a-z_]+", text)}
     assert used <= there
     told = set(re.findall(r"`(relock_[a-z_]+)`", (OPERATIONS.parent / "how-to" / "metrics.md").read_text()))

@@ -173,11 +173,7 @@ class Calls:
             del answers  # this frame lives as long as the wait, and thousands of calls may wait
         if outcome is None:
             self._note_wait(record, who, first, started_at, until)
-            jitter, propose = host.platform.chance, host.propose
-            missed, crowd = self._hub.turns_missed, self._is_crowded or bool
-            value = count if count > 1 else first_value(spec, jitter)
-            wait = Wait(spec, waiter, value, until, host.clock, jitter, owners, in_line, propose, crowd, missed, record)
-            waiting = acquire(wait, first, grants)
+            waiting = acquire(self._wait_of(record, spec, until, count, in_line=in_line), first, grants)
             first = None  # as above
             outcome = yield from waiting
         if host.is_closing:
@@ -196,9 +192,17 @@ class Calls:
             host.janitor.hand(PassOn(spec.keys, waiter))  # else that master wakes this waiter in place of the next one
         host.watchdog.watch(hold)
         host.counters.grants += 1
+        host.counters.handovers += outcome.begins is not None
         if host.logs_events():
             host.emit(Granted(waited=host.clock() - started_at, **hold.told))
         return None
+
+    def _wait_of(self, record: CallRecord, spec: LockSpec, until: float, count: int, *, in_line: bool) -> Wait:
+        host, owners = self._host, record.owners
+        jitter, propose = host.platform.chance, host.propose
+        missed, crowd = self._hub.turns_missed, self._is_crowded or bool
+        value = count if count > 1 else first_value(spec, jitter)
+        return Wait(spec, owners[0], value, until, host.clock, jitter, owners, in_line, propose, crowd, missed, record)
 
     def _note_wait(self, record: CallRecord, who: Owner, first: First | None, started_at: float, until: float) -> None:
         """Note that a call is about to wait.

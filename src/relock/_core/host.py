@@ -28,6 +28,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.grants = self.refusals = self.waits = self.renewals = self.losses = self.deadlocks = 0
+        self.handovers = self.undos = self.clock_steps = 0
 
 
 class TaskQueue(Protocol):

@@ -16,6 +16,7 @@ from relock._core.clocks import ClockStep, Offset
 from relock._core.effects import Ask, Failure
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import FOREVER, Hold
+from relock._core.host import Counters
 from relock._core.patience import EXPIRY_SECONDS
 from relock._core.tasks import Accuse, PassOn, PendingCheck, Sample, Settle, UndoTask
 from relock._keys import lock_keys
@@ -355,6 +356,7 @@ class Waiting:
         self.waiters: Any = {WAITER: SimpleNamespace(owner=WAITER, wake=self.wake)} if waits else {}
         self.hubs = hubs_of(self)
         self.leaves = leaves
+        self.counters = Counters()
         self.asked: list[str] = []
         self.rounds = 0
         self.looks = 0
@@ -649,6 +651,7 @@ def test_an_undo_that_waits_for_one_master_does_not_go_to_the_others_again_and_a
     assert session.sent[0] == session.sent[1] <= 5, (
         "the others get it until no request can arrive any more, and once after that"
     )
+    assert session.counters.undos == 1
 
 
 def test_an_undo_for_a_waiter_of_a_closed_client_puts_the_end_of_the_close_off_by_nothing_else() -> None:

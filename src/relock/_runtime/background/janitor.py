@@ -219,6 +219,7 @@ class Janitor(Service):
             if task.keeps_place and any(is_status(answer[i], b"released") for answer in answers):
                 session.hubs.look_again(waiter_name(task.owner))  # the master has woken only other waiters
             if done and sent_at > task.not_after:  # by the time of sending: until then the undone request may come
+                session.counters.undos += 1
                 continue
             if now >= task.give_up_at and not done:
                 text = "%s could not be undone everywhere; its lease has run out"

@@ -155,6 +155,7 @@ class Reports(MasterListener):
         """Note a step of a master's clock. Leases end by that clock: if it went ahead, they end earlier on ours."""
         session, after = self._session, facts.offset.stepped_after
         step = ClockStep(session.clock(), facts.index, news.seconds, news.shown_us, after)
+        session.counters.clock_steps += 1
         session.steps.append(step)  # Mark, then look: a call that books a hold from here on counts the step itself
         if step.seconds > 0:
             for hold in session.holds.copy().values():
