@@ -34,7 +34,9 @@ class TopServer(Server):
         """
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         end_by_signals(lambda code: None if ended.done() else ended.set_result(code))
-        runner = web.AppRunner(await self._make_app(), access_log=None)
+        app = await self._make_app()
+        app.on_response_prepare.append(self._keep_to_ourselves)
+        runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         try:
             await web.TCPSite(runner, self.host.strip("[]"), self.port).start()
@@ -42,6 +44,10 @@ class TopServer(Server):
             return await ended
         finally:
             await runner.cleanup()
+
+    async def _keep_to_ourselves(self, _request: web.Request, response: web.StreamResponse) -> None:
+        """Forbid style sheets of other sites: the page of textual-serve asks for one, and waits for the answer."""
+        response.headers["Content-Security-Policy"] = f"style-src 'unsafe-inline' 'self' {' '.join(self._origins)}"
 
     async def on_startup(self, app: web.Application) -> None:
         """Print nothing: nobody listens yet."""
