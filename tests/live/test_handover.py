@@ -63,6 +63,7 @@ def test_a_release_gives_the_lock_to_the_waiter_and_takes_no_request_of_its_own(
 ) -> None:
     """The name shows that the waiter did not ask for the hold. It does ask if the masters' messages come far apart."""
     monkeypatch.setattr(hub, "GATHER_SECONDS", 20.0)
+    monkeypatch.setattr(lock_spec, "HANDED_LEASE_SECONDS", LONG_HANDED_SECONDS)
     holder, waiter = connect(server.url), connect(server.url)
     lock = holder.lock(name, ttl=TTL)
     lock.acquire()
