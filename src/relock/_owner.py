@@ -229,6 +229,11 @@ def stem_of(owner: bytes) -> bytes:
     return _STEM.split(owner.partition(b":")[2], 1)[0]
 
 
+def rest_name(owner: bytes) -> bytes:
+    """Return the name of the rest that follows the hold of `owner`."""
+    return REST_MARK.encode() + owner
+
+
 def is_rest(owner: str | None) -> bool:
     """Return whether a holder's name says that the lock rests: its last owner has released it, and nobody has it."""
     return owner is not None and owner.startswith(REST_MARK)

@@ -146,6 +146,20 @@ def test_a_lost_hold_leaves_no_rest_where_a_minority_has_it(rig: Rig, name: str)
     rig.until_free(name, "a lost hold")
 
 
+@pytest.mark.several
+def test_a_release_that_finds_the_hold_lost_leaves_no_rest_on_a_minority(rig: Rig, name: str) -> None:
+    client = rig.client()
+    rig.warm_up(client)
+    lock = client.lock(name, at_least=LONG)
+    rig.take_everywhere(client.lock(name), 1)
+    take_and_release(lock)
+    for master in range(rig.quorum):
+        rig.ask(master, "DEL", key_of(name))
+    with pytest.raises(LockLostError):
+        lock.release()
+    rig.until_free(name, "a hold that its release has found lost")
+
+
 def test_a_client_that_closes_leaves_the_rest_of_a_release(rig: Rig, name: str) -> None:
     client = rig.client()
     rig.warm_up(client)

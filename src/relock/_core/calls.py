@@ -46,7 +46,7 @@ from relock._errors import LockLostError, QuorumError
 from relock._events import Granted, NotGranted, Released, ReleaseUnconfirmed
 from relock._keys import LockKeys
 from relock._options import LockOptions
-from relock._owner import Owner, nested_task_of
+from relock._owner import Owner, nested_task_of, rest_name
 from relock._scripts import Prepared
 
 IN_LINE_SECONDS = 1.0  # an acquire within this time after another caller began to wait is likely to wait as well
@@ -410,6 +410,8 @@ class Calls:
             host.lose(hold, hold.reason_if_absent)
             hold.count = 0
             self._interrupted.leave_lost(hold)
+            if hold.at_least:  # a minority may have written the rest, or will do so late
+                host.undo(hold.keys, rest_name(hold.owner), 0, hold.ttl, host.clock() + host.node_timeout)
             raise lost_error(hold)
         hold.count = 0
         if ending.is_awaited:
