@@ -179,6 +179,23 @@ def test_a_wait_takes_the_lock_again_as_it_was(client: Client, name: str) -> Non
     until(lambda: sorted(told) == ["inner", "outer"], within=LONG, what="both are told")
 
 
+def test_a_hold_that_a_wait_took_again_rests_after_its_last_release(client: Client, name: str) -> None:
+    outer = client.lock(name)
+
+    def end_rest() -> None:
+        until(lambda: client.info(name).resting, within=LONG, what="the wait has released the lock")
+        client.force_release(name)
+
+    ending = threading.Thread(target=end_rest)
+    with outer:
+        with client.lock(name, at_least=20.0):
+            pass
+        ending.start()
+        over(outer).wait(0.01)
+        ending.join()
+    assert client.info(name).resting
+
+
 def test_a_wait_takes_the_lock_again_for_as_long_as_was_asked(client: Client, name: str) -> None:
     lock = client.lock(name, ttl=20.0)
     condition = over(lock)

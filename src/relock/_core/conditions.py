@@ -18,7 +18,7 @@ def take_again(calls: Calls, record: CallRecord, who: Owner, hold: Hold, count: 
     """Take `count` levels for the owner of `hold`, which a condition's wait has released.
 
     Neither the wait's timeout nor `patience` ends this, nor does a deadlock: it goes on until a quorum answers and the
-    lock is free. The new hold has the options of the outermost level of `hold`, and its callbacks and ttl.
+    lock is free. The new hold has the options of the outermost level of `hold`, and its callbacks, rest and ttl.
 
     If `hold` was lost, it goes back into the book with its levels, so that its owner learns of the loss. Until the
     owner has left these levels, another hold stands in for it: the code after the wait runs with the lock.
@@ -39,8 +39,9 @@ def take_again(calls: Calls, record: CallRecord, who: Owner, hold: Hold, count: 
 
 
 def _restore(host: Host, hold: Hold, before: Hold) -> CallFlow[None]:
-    """Give `hold` the callbacks and the longer ttl that nested levels, or `extend`, had added to hold `before`."""
+    """Give `hold` the callbacks, the rest and the longer ttl that nested levels, or `extend`, had added to `before`."""
     hold.callbacks[:] = before.callbacks
+    hold.at_least = before.at_least
     if before.ttl > hold.ttl:
         hold.ask_for(before.ttl)
         yield from extend((hold,), host.clock, host.node_timeout)
