@@ -7,9 +7,13 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT = re.compile(r"(>>>|\.\.\.) ")
+
+pytestmark = pytest.mark.timeout(900)  # a type checker on a busy machine
 
 
 def _python_of(page: str) -> str:

@@ -49,7 +49,7 @@ class Game:
         now = self.world.now
         held: Any = SimpleNamespace(
             token=int(1e6 * now) + 1, owner=owner, deadline=now + TTL_SECONDS, ttl=TTL_SECONDS, renew=True, loss="",
-            granted_at=now, remaining=lambda _now: now + TTL_SECONDS - self.world.now,
+            granted_at=now, at_least=0.0, remaining=lambda _now: now + TTL_SECONDS - self.world.now,
             keys=LOCK_KEYS,
         )  # fmt: skip
         self.server.master.read("HSET", LOCK_KEY, owner, levels)
@@ -168,7 +168,7 @@ def test_a_waiter_of_a_client_that_is_being_closed_may_be_passed(game: Game, *, 
     other = game.referee.called(Process(game.world, "other"), timeout=1.0)
     if is_closing:
         game.close()
-    held: Any = SimpleNamespace(token=1, owner=b"client-2:1", remaining=lambda _now: 0.0, granted_at=0.0)
+    held: Any = SimpleNamespace(token=1, owner=b"client-2:1", remaining=lambda _now: 0.0, granted_at=0.0, at_least=0.0)
     game.referee.granted(cast(Any, None), held, other)
     assert bool(game.referee.violations) is not is_closing
 

@@ -41,7 +41,7 @@ class Game:
         now = self.world.now
         held: Any = SimpleNamespace(
             token=int(1e6 * now) + 1, owner=owner, deadline=now + TTL_SECONDS, ttl=TTL_SECONDS, renew=True,
-            granted_at=now, remaining=lambda _now: TTL_SECONDS, keys=LOCK_KEYS,
+            granted_at=now, at_least=0.0, remaining=lambda _now: TTL_SECONDS, keys=LOCK_KEYS,
         )  # fmt: skip
         self.master.read("HSET", LOCK_KEY, owner, 1)
         return self.referee.granted(cast(Any, None), held, self.referee.called(process, 1.0))

@@ -75,6 +75,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "owner": owners,
     "count": st.integers(1, 3),
     "lease_ms": leases,
+    "rest_ms": leases,
     "token_ms": leases.map(lambda lease_ms: lease_ms + 1_000),
     "fair": st.integers(0, 1),
     "ticket": st.one_of(st.sampled_from([0, -1]), relative),

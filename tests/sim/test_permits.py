@@ -49,7 +49,8 @@ class Game:
         now = self.world.now
         hold: Any = SimpleNamespace(
             owner=b"%s:%d" % (call.process.name.encode(), token), deadline=now + lease, ttl=lease, renew=False,
-            loss=None, granted_at=now, kept=slot, token=token, keys=SEMAPHORE_KEYS, quorum=1, lease_ends=[now + lease],
+            loss=None, granted_at=now, at_least=0.0, kept=slot, token=token, keys=SEMAPHORE_KEYS, quorum=1,
+            lease_ends=[now + lease],
         )  # fmt: skip
         hold.remaining = lambda now: max(0.0, hold.deadline - now)
         return self.referee.granted(SimpleNamespace(permits=permits), hold, call)  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ class Game:
         now, caller = self.world.now, owner or token
         hold: Any = SimpleNamespace(
             owner=b"%s:%d" % (call.process.name.encode(), token), deadline=now + lease, ttl=lease, renew=False,
-            loss=None, granted_at=now, token=token, quorum=1, lease_ends=[now + lease],
+            loss=None, granted_at=now, at_least=0.0, token=token, quorum=1, lease_ends=[now + lease],
             keys=READ_KEYS if reads else LOCK_KEYS, key=ReadKey(caller) if reads else caller,
         )  # fmt: skip
         hold.remaining = lambda now: max(0.0, hold.deadline - now)

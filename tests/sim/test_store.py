@@ -95,6 +95,7 @@ SHAPES: list[tuple[Any, ...]] = [
     (b"ZREVRANGE", sets, ranks, ranks, st.sampled_from([(), (b"WITHSCORES",), (b"LIMIT",)])),
     (b"ZRANGEBYSCORE", sets, bounds, bounds),
     (b"ZRANGEBYSCORE", sets, bounds, bounds, b"LIMIT", ranks, ranks),
+    (b"LINDEX", b"a list that is not there", ranks),
     (b"PUBLISH", texts, texts),
     (b"PUBSUB", b"NUMSUB", some(texts)),
 ]

@@ -51,7 +51,7 @@ class Game:
         """Give the lock to the caller, which releases it at once."""
         held: Any = SimpleNamespace(
             token=int(1e6 * self.world.now) + 1, owner=b"client:1", deadline=self.world.now, ttl=1.0, renew=True,
-            granted_at=self.world.now, remaining=lambda _now: 0.0, keys=LOCK_KEYS,
+            granted_at=self.world.now, remaining=lambda _now: 0.0, keys=LOCK_KEYS, at_least=0.0,
         )  # fmt: skip
         self.referee.over(call)
         self.referee.leaves(self.referee.granted(cast(Any, None), held, call))
