@@ -452,7 +452,10 @@ def test_a_call_costs_one_script_and_no_more(own_server: Server, connect: Connec
 def test_a_caller_asks_several_masters_once_where_all_is_free(
     three_masters: Masters, connect: Connect, name: str
 ) -> None:
-    """The first slot is a guess, and each guess is right: an acquire and a release are two scripts on each master."""
+    """The first slot is a guess, and each guess is right: an acquire and a release are two scripts on each master.
+
+    A master whose connection is late may get fewer, as a quorum does without it.
+    """
     learn_scripts(three_masters)
     client, turns = connect(three_masters.url, **UNHURRIED), 10
     for number in range(turns):
@@ -461,8 +464,8 @@ def test_a_caller_asks_several_masters_once_where_all_is_free(
     def scripts() -> list[int]:
         return [one.calls().get("evalsha", 0) for one in three_masters.members]
 
-    until(lambda: min(scripts()) >= 2 * turns, within=30, what="the slowest master has carried out all")
-    assert scripts() == [2 * turns] * 3
+    until(lambda: sum(scripts()) >= 2 * 2 * turns, within=30, what="a quorum has carried out all")
+    assert max(scripts()) <= 2 * turns
 
 
 def test_a_release_wakes_no_herd(own_server: Server, connect: Connect, name: str) -> None:
