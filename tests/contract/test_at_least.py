@@ -48,7 +48,7 @@ def test_a_released_lock_rests_and_nobody_gets_it_until_an_operator_ends_the_res
         pytest.fail("the block was entered")
     assert error.value.holder is None
     assert other.force_release(name)
-    assert other.lock(name).acquire(timeout=1)
+    assert other.lock(name).acquire(timeout=SOON)
     assert other.lock(name).token > token  # type: ignore[operator]  # it has one
     other.lock(name).release()
     rig.until_free(name, "the other's hold")
