@@ -13,7 +13,7 @@ from support.heartbeats import without_any_heartbeat
 from support.servers import Server
 from support.until import until
 
-from relock import AsyncClient, Client, ConfigurationError, RelockWarning
+from relock import AsyncClient, Client, ConfigurationError, Lock, RelockWarning, Semaphore
 from relock._keys import redisson_keys
 from relock._runtime.background import janitor
 from relock._runtime.wakeups import channels
@@ -76,6 +76,11 @@ def redisson(server: Server, name: str) -> Iterator[Redisson]:
         made = Redisson(client, name)
         yield made
         made.close()
+
+
+def visit(lock: Lock | Semaphore) -> None:
+    with lock:
+        pass
 
 
 @contextmanager
@@ -174,10 +179,7 @@ def test_a_channel_is_given_up_some_time_after_its_last_waiter(
     client = connect(server.url, redisson=True)
     redisson.hold()
 
-    def take() -> None:
-        with client.lock(name):
-            pass
-
+    take = partial(visit, client.lock(name))
     with in_threads(take):
         until(redisson.waits, within=WITHIN, what="a thread waits")
         assert redisson.listeners() == 1
@@ -197,10 +199,7 @@ def test_a_connection_that_breaks_is_replaced_and_the_waiter_looks(
     client = connect(server.url, redisson=True)
     redisson.hold()
 
-    def take() -> None:
-        with client.lock(name):
-            pass
-
+    take = partial(visit, client.lock(name))
     with without_any_heartbeat(), in_threads(take):
         until(redisson.waits, within=WITHIN, what="a thread waits")
         redisson.redis.delete(redisson.key)
@@ -214,10 +213,7 @@ def test_waiters_for_permits_and_latches_need_no_channel_of_redissons(
     permit, latch = client.semaphore(name, 1).acquire(), client.latch(name, 2)
     assert permit is not None
 
-    def take() -> None:
-        with client.semaphore(name, 1):
-            pass
-
+    take = partial(visit, client.semaphore(name, 1))
     with in_threads(take, latch.wait):
         for key in (f"{redisson.key}:sem:queue", f"{redisson.key}:latch:waiters"):
             until(partial(redisson.redis.zcard, key), within=WITHIN, what="both wait")
