@@ -78,6 +78,7 @@ CONTROLS = {
         evolve(PLAN, masters=3, processes=4, threads=3, long=0.05, limit=2, weakened="permits that have slots"),
         ("late requests", "masters stopped"),
         shows="permits",
+        is_rare=True,
     ),
     "readers that pass over a writer": Control(
         evolve(PLAN, threads=2, long=0.1, reads=0.5, weakened="readers that look at the writer"),
