@@ -17,11 +17,10 @@ import pytest
 import redis
 from support.bench import the_floor_is_all_there
 from support.cli import relock
-from support.cluster import ClusterOfServers, knows_sharded_channels, names_in, port_with_bus, slot_of
+from support.cluster import ClusterOfServers, knows_sharded_channels, names_in, slot_of
 from support.heartbeats import without_heartbeats
 from support.room import Crowd, Room
-from support.servers import Server, find_servers
-from support.tls import Tls, skipped_without_tls
+from support.servers import Server
 from support.until import until
 
 from relock import (
@@ -311,25 +310,6 @@ def test_doctor_looks_at_each_node(cluster: ClusterOfServers) -> None:
 
 def doctor(url: str) -> "subprocess.CompletedProcess[str]":
     return relock("doctor", "--json", "--node", url)
-
-
-@pytest.mark.every_server
-@pytest.mark.over_tls
-def test_a_cluster_is_reached_over_tls(
-    server_kind: str, connect: Callable[..., Client], name: str, tmp_path: Path
-) -> None:
-    tls = Tls(tmp_path / "tls", port_with_bus())
-    with skipped_without_tls():
-        arguments = (*tls.arguments, "--tls-cluster", "yes")
-        cluster = ClusterOfServers(server_kind, find_servers()[server_kind], *arguments, masters=1)
-    try:
-        client = connect(tls.url(scheme="rediss+cluster"))
-        with client.lock(name) as lock:
-            assert lock.owned()
-        (shard,) = client._session.masters[0].shards.values()  # type: ignore[attr-defined]
-        assert shard.address == f"rediss://127.0.0.1:{tls.port}/0"
-    finally:
-        cluster.close()
 
 
 # Clusters that can't work ---------------------------------------------------------------------------------------------

@@ -3,18 +3,20 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import redis
-from support.cluster import ClusterOfServers, knows_sharded_channels, slot_of
+from support.cluster import ClusterOfServers, knows_sharded_channels, port_with_bus, slot_of
 from support.credentials import Rotation
 from support.heartbeats import without_heartbeats
 from support.processes import Worker
-from support.servers import Server
+from support.servers import Server, find_servers
 from support.tasks import connecting
 from support.tasks import until as task_until
+from support.tls import Tls, skipped_without_tls
 from support.until import until
 
 from relock import AsyncClient, Client, Lock
@@ -121,6 +123,27 @@ def test_a_release_gives_the_lock_in_one_hop_and_nothing_is_broadcast(
         assert not was_given(holder, name), "without exact counts a waiter is only woken"
         assert after["publish"] >= 1
     waiting.end()
+
+
+@pytest.mark.every_server
+@pytest.mark.over_tls
+def test_a_release_gives_the_lock_in_one_hop_over_tls(
+    server_kind: str, connect: Callable[..., Client], name: str, tmp_path: Path
+) -> None:
+    tls = Tls(tmp_path / "tls", port_with_bus())
+    with skipped_without_tls():
+        arguments = (*tls.arguments, "--tls-cluster", "yes")
+        cluster = ClusterOfServers(server_kind, find_servers()[server_kind], *arguments, masters=1)
+    try:
+        url = tls.url(scheme="rediss+cluster")
+        holder, other = connect(url), connect(url)
+        waiting = hand_over(holder, other, name)
+        assert was_given(holder, name) == knows_sharded_channels(cluster)
+        waiting.end()
+        (shard,) = holder._session.masters[0].shards.values()  # type: ignore[attr-defined]
+        assert shard.address == f"rediss://127.0.0.1:{tls.port}/0"
+    finally:
+        cluster.close()
 
 
 @pytest.mark.every_server
