@@ -15,7 +15,7 @@ from relock import Client, Deadlocked, DeadlockError
 LONG = 2 * SOON  # seconds: a timeout that does not end in any test
 AFTER = 0.5  # seconds: `deadlock_after` where a wait is to end by its timeout
 ENDS = 2.0  # seconds: a timeout that is longer than that
-HELP_SECONDS = 8.0  # after that time the deadlock is found once more
+HELP_SECONDS = SOON  # after that time the deadlock is found once more
 
 
 class Caller:
@@ -412,7 +412,7 @@ def test_a_victim_that_is_about_to_sleep_gets_its_error(rig: Rig, name: str) -> 
             strike = At(number, partial(other.wait_for, x), at_latest=partial(sleeps, rig, client, y))
             begin = rig.clock()
             with rig.watch.each(strike), pytest.raises(DeadlockError):
-                client.lock(y).acquire(timeout=HELP_SECONDS + 1.0)
+                client.lock(y).acquire(timeout=LONG)
             assert rig.clock() - begin < HELP_SECONDS, f"the other caller came {strike.where}"
         assert outcomes(other) == ["lock"]
         leaves_nothing(rig, client, x, y)

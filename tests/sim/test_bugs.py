@@ -44,6 +44,7 @@ def test_some_planted_bugs_are_found(bug: Bug, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # without heartbeats, say, a run has thousands of steps
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.what)
 def test_every_planted_bug_is_found(bug: Bug, tmp_path: Path) -> None:
     check_that_its_seed_finds(bug, tmp_path)
