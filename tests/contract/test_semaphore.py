@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from operator import add, gt
 from typing import Any
 
 import pytest
@@ -84,15 +85,21 @@ class Queue:
         self._running: list[Any] = []
 
     def join(self, caller: str, semaphore: Semaphore, permits: int = 1, **options: Any) -> None:
-        """Start a thread that waits, and return once it is queued on every master."""
-        before = self._rig.queued(self._name)[0]
+        """Start a thread that waits, and return once every master knows it.
+
+        A master that has given one permit less than the others gives it a slot, and has it in no queue.
+        """
+        before = self._known()
 
         def wait() -> None:
             self.permits[caller] = got(semaphore, permits, **options)
             self.served.append(caller)
 
         self._running.append(self._rig.start(wait))
-        self._rig.until(lambda: self._rig.queues_are(self._name, before + 1), f"{caller} is queued")
+        self._rig.until(lambda: all(map(gt, self._known(), before)), f"{caller} is queued")
+
+    def _known(self) -> list[int]:
+        return list(map(add, self._rig.queued(self._name), self._rig.counts(self._name)))
 
     def until_served(self, *callers: str) -> None:
         """Wait until these callers, and no others, have been served; threads may say so in another order."""
