@@ -212,6 +212,13 @@ def test_another_client_follows_one_that_was_closed_or_has_ended_with_its_proces
     assert len(simulation.cast.clients) == plan.clients + closed + ended
 
 
+def test_what_a_master_gives_to_a_task_while_its_subscription_is_being_opened_is_given_back() -> None:
+    """The loop of the task is closed meanwhile, and then its process ends."""
+    seed = 4_840_254
+    simulation = Simulation(seed, closing(seed, part=1.0)).run()
+    assert simulation.faults["exit"] > 0
+
+
 @pytest.mark.parametrize("delay", [0.0001, 0.1])
 def test_the_ends_of_all_clients_are_judged_where_all_is_well_and_answers_come_soon(
     monkeypatch: pytest.MonkeyPatch, delay: float

@@ -94,6 +94,14 @@ class Scene:
 
         self.run(subscribe())
 
+    def begin_to_open(self) -> Callable[[], Any]:
+        """Let the hub begin to subscribe; return what the thread that opens the connection does."""
+        opening: list[Callable[[], Any]] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(THREADS, "start", lambda run, _name: opening.append(run))
+            self.subscription.ensure()
+        return opening[0]
+
     async def until(self, is_so: Callable[[], object]) -> None:
         while not is_so():
             await asyncio.sleep(0.001)
@@ -358,25 +366,53 @@ def test_a_hub_that_is_stopped_hears_all_that_has_come_though_it_takes_many_read
     assert len(scene.told.unclaimed_holds) == count
 
 
-def test_a_connection_that_was_being_opened_when_its_loop_was_closed_is_closed(scene: Scene) -> None:
-    opening: list[Callable[[], Any]] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(THREADS, "start", lambda run, _name: opening.append(run))
-        scene.subscription.ensure()
+@pytest.mark.parametrize("reader", ["a client that is closed", "the next loop", "a loop before", "a stop"])
+def test_a_grant_is_heard_though_its_connection_was_being_opened_when_the_loop_was_closed(
+    scene: Scene, reader: str
+) -> None:
+    """The master counts the connection as listening, and may have given a lock to a waiter that has left."""
+    open_ = scene.begin_to_open()
+    scene.master.server.sendall(CONFIRMED + GRANT)
+    scene.end_loop()
+    if reader == "a loop before":
+        scene.begin_loop()
+    open_()
+    if reader == "the next loop":
+        scene.begin_loop()
+    elif reader == "a loop before":
+        scene.runs_until(lambda: scene.told.unclaimed_holds)
+    elif reader == "a stop":
+        scene.session.hubs.stop_spare()
+    else:
+        scene.session.hubs.catch_up(THREADS.clock() + SOON)
+    assert scene.told.unclaimed_holds == [b"me.1:1@3000~ab.7"]
+    scene.hub.stop()
+    assert scene.master.line._ours.fileno() == -1
+
+
+def test_a_connection_that_was_opened_for_nobody_when_the_hub_was_stopped_is_closed(scene: Scene) -> None:
+    open_ = scene.begin_to_open()
+    scene.end_loop()
+    scene.session.hubs.stop_spare()
     scene.master.server.sendall(CONFIRMED)
-    scene.runner.close()
-    opening[0]()
+    open_()
+    assert scene.master.line._ours.fileno() == -1
+
+
+def test_a_forked_child_closes_its_copy_of_a_connection_that_was_opened_for_nobody(scene: Scene) -> None:
+    open_ = scene.begin_to_open()
+    scene.master.server.sendall(CONFIRMED)
+    scene.end_loop()
+    open_()
+    scene.hub.abandon()
     assert scene.master.line._ours.fileno() == -1
 
 
 def test_a_connection_that_was_being_opened_when_the_hub_was_stopped_is_closed(scene: Scene) -> None:
-    opening: list[Callable[[], Any]] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(THREADS, "start", lambda run, _name: opening.append(run))
-        scene.subscription.ensure()
+    open_ = scene.begin_to_open()
     scene.hub.stop()
     scene.master.server.sendall(CONFIRMED)
-    opening[0]()
+    open_()
     scene.runs_until(lambda: scene.master.line._ours.fileno() == -1)
     assert not scene.subscription.is_confirmed
 

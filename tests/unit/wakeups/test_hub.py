@@ -262,6 +262,18 @@ def test_who_closes_hears_what_may_lie_unread_since_the_last_waiter_left(
     assert bool(asked) == asks
 
 
+def test_who_closes_waits_for_a_subscription_over_which_the_master_may_publish_already(hub: ThreadHub) -> None:
+    """Places may have become holds there just before their waiters left."""
+    asked, one = list[object](), hub.subscriptions[0]
+    hub.register(WAITER, KEYS)
+    hub.forget(WAITER)
+    one.is_subscribing = True
+    one.ask_for_pong = lambda: asked.append("a pong") or True  # type: ignore[method-assign,func-returns-value]
+    hub.platform = cast("Any", SimpleNamespace(sleep=lambda _seconds: setattr(one, "is_confirmed", True)))
+    hub.catch_up(NOW + 1.0)
+    assert asked == ["a pong"]
+
+
 def test_a_grant_that_comes_after_its_release_may_have_missed_it_is_given_back(hub: ThreadHub, told: Told) -> None:
     """Releasers may wait for slow masters longer than we do; the book tells whether the hold goes on."""
     hub.register(WAITER, KEYS)

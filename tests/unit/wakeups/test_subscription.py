@@ -1,5 +1,6 @@
 """The connection over which a client hears of its turns, and its reading of a server's bytes."""
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from typing import cast
@@ -53,6 +54,31 @@ def test_a_message_whose_beginning_comes_with_the_confirmation_is_heard(hub: Thr
     hub.subscriptions[0].step()
     assert hub.subscriptions[0].is_confirmed
     assert waiter.wakes.get_nowait() == 0
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+@pytest.mark.parametrize("subscribe", ["step", "_subscribe_anew"])
+def test_who_closes_knows_for_how_long_a_subscription_is_being_opened(
+    hub: ThreadHub, master: FakeMaster, monkeypatch: pytest.MonkeyPatch, subscribe: str, *, succeeds: bool
+) -> None:
+    """A connection that a thread has opened for a loop is being opened until the loop uses it."""
+    subscription, seen = hub.subscriptions[0], list[bool]()
+
+    def introduce(_replies: object) -> bytes:
+        seen.append(subscription.is_subscribing)
+        if not succeeds:
+            raise redis_errors.ConnectionError("the master is a replica")
+        master.incarnation = b"run:repl"
+        return master.incarnation
+
+    monkeypatch.setattr(master, "introduce", introduce)
+    assert not subscription.is_subscribing
+    master.server.sendall(CONFIRMED)
+    with contextlib.suppress(redis_errors.ConnectionError):
+        getattr(subscription, subscribe)()
+    assert seen == [True]
+    assert subscription.is_subscribing is (succeeds and subscribe == "_subscribe_anew")
+    assert subscription.is_confirmed is (succeeds and subscribe == "step")
 
 
 def test_the_last_message_before_the_end_is_heard(hub: ThreadHub, master: FakeMaster) -> None:

@@ -8,6 +8,7 @@ a program that runs one loop after another does not subscribe anew in each.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -43,6 +44,7 @@ class LoopSubscription(Subscription):
         super().__init__(hub, master)
         self.stopping = False
         self._opening: asyncio.Future[Subscribed] | None = None
+        self._left: deque[Subscribed] = deque()  # opened for a loop that was closed meanwhile, and not used yet
         self._retry: asyncio.TimerHandle | None = None
 
     @property
@@ -60,12 +62,16 @@ class LoopSubscription(Subscription):
     def _open(self) -> None:
         self._retry = None
         if not self.stopping:
-            loop, open_, close = self._hub.loop, self._subscribe_anew, self._close_opened
-            self._opening = on_thread(self._platform, loop, open_, name="relock-opener", unheard=close)
+            loop, open_, leave = self._hub.loop, self._subscribe_anew, self._leave
+            self._opening = on_thread(self._platform, loop, open_, name="relock-opener", unheard=leave)
             self._opening.add_done_callback(self._opened)
 
-    def _close_opened(self, opened: Subscribed) -> None:
-        self._close(opened.raw)
+    def _leave(self, opened: Subscribed) -> None:
+        """Leave a connection whose loop was closed to the hub's next reader: it may have brought a grant."""
+        self._left.append(opened)  # Mark, then look: `stop` finds it, or this finds `stop`
+        if self.stopping:
+            self.hear()
+        self._hub.soon(self.hear)
 
     def _opened(self, opening: "asyncio.Future[Subscribed]") -> None:
         self._opening = None
@@ -74,21 +80,29 @@ class LoopSubscription(Subscription):
             self._give_up(error) if connection is None else self._put_off_successor(error)
             if not isinstance(error, (*NETWORK_ERRORS, ConfigurationError)):
                 raise error  # unexpected: let the loop log it
-        elif self.stopping:
-            self._close(opening.result().raw)
-        elif connection is not None:
-            self._try(partial(self._set_successor, connection, opening.result()))
         else:
-            self._try(partial(self._begin, opening.result()))
+            self._use(opening.result())
+
+    def _use(self, opened: Subscribed) -> None:
+        """Begin to use a connection, or have it take over from the one that stands; close it after `stop`."""
+        connection = self._connection
+        if self.stopping:
+            self._close(opened.raw)
+        elif connection is not None:
+            self._try(partial(self._set_successor, connection, opened))
+        else:
+            self._try(partial(self._begin, opened))
 
     def _begin(self, opened: Subscribed) -> None:
         self._raw = opened.raw
         self._stand(opened._replace(channel=self._watched(opened.channel)))
 
     def _watched(self, opened: Channel) -> LoopChannel:
-        """Have the loop watch the connection, whose channel was `opened`."""
-        channel = self._platform.loop_channel(opened, self._raw, self._hub.loop, self._give_up)
-        channel.watch(self.hear)
+        """Have the loop watch the connection, whose channel was `opened`, unless the loop is closed."""
+        loop = self._hub.loop
+        channel = self._platform.loop_channel(opened, self._raw, loop, self._give_up)
+        if not loop.is_closed():
+            channel.watch(self.hear)
         return channel
 
     def watch_again(self) -> None:
@@ -96,12 +110,15 @@ class LoopSubscription(Subscription):
         self._opening = self._retry = None
         if self._connection is not None:
             self._connection.channel = self._watched(self._connection.channel)
-            self.tend()  # the master may have moved while no loop read
+        self.tend()  # the master may have moved while no loop read, or a connection have been opened for nobody
 
     # Reading --------------------------------------------------------------------------------------------------------
 
     def hear(self) -> bool:
         """Read some of the bytes that have come, and act on the messages; return whether there were any."""
+        with suppress(IndexError):
+            while self._left:
+                self._use(self._left.popleft())
         connection, inboxes = self._connection, self._hub.inboxes
         if connection is None:
             return False
@@ -180,6 +197,7 @@ class LoopSubscription(Subscription):
 
     def stop(self) -> None:
         """Read all messages that have come, for the last time, and close the socket."""
+        self.hear()  # what was left is used; from here on it would be closed unread
         self.stopping = True
         while self.hear():
             pass
@@ -189,6 +207,8 @@ class LoopSubscription(Subscription):
     def abandon(self) -> None:
         """Close the copy of the parent's socket in a forked child; do not unwatch, as the parent shares the poll."""
         self._successor.close()
+        for left in self._left:
+            self._close(left.raw)
         self._close(self._raw)
 
 

@@ -366,12 +366,16 @@ class Hub(ABC, Generic[S]):
         self.hear_instead()
         if not self.waiters and self._clock() - self._left_at > self._masters[0].node_timeout + UNREAD_SECONDS:
             return
+        self._wait_while(lambda one: one.is_subscribing and not one.is_confirmed, until)
         standing = [one for one in self.subscriptions if one.is_confirmed]
         asked = [one.ask_for_pong() for one in standing]
         if not all(asked):
             self.platform.sleep(CATCH_UP_SECONDS)
         self.shared.gave_up()  # if no thread leads, the threads of the subscriptions must read
-        while any(one.is_pong_due for one in standing) and self._clock() < until:
+        self._wait_while(lambda one: one.is_pong_due, until)
+
+    def _wait_while(self, is_so: Callable[[S], bool], until: float) -> None:
+        while any(map(is_so, self.subscriptions)) and self._clock() < until:
             self.platform.sleep(CATCH_UP_LOOK_SECONDS)
             self.hear_instead()
 

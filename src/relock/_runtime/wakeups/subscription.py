@@ -67,6 +67,7 @@ class Subscription(ABC):
         index: the number of the master.
         channels: the sharded channels on this connection to a node of a Cluster; None for any other subscription.
         is_confirmed: True while the master has confirmed the subscription, and its connection works.
+        is_subscribing: True while the master may publish already over a connection that nobody reads yet.
         stopping: True once it must not connect any more.
     """
 
@@ -75,7 +76,7 @@ class Subscription(ABC):
 
     def __init__(self, hub: Receiver, master: Master) -> None:
         self.index = master.index
-        self.is_confirmed = False
+        self.is_confirmed = self.is_subscribing = False
         self._hub = hub
         self._platform = hub.platform
         self._master = master
@@ -128,6 +129,7 @@ class Subscription(ABC):
                 raw.connect()
                 return self._subscribe(raw, login)
             except BaseException:
+                self.is_subscribing = False
                 self._close(raw)
                 raise
 
@@ -157,6 +159,7 @@ class Subscription(ABC):
         """Subscribe over a connection that has just been opened."""
         # Make the channel first: messages may come right behind the confirmation, and are read together with it.
         channel = self._platform.open_channel(raw, PING_SECONDS)
+        self.is_subscribing = True
         opener = self._master.opener
         naming, questions = opener.naming, opener.introduction
         words = "SUBSCRIBE", client_channel(self._hub.prefix, self._hub.client)
@@ -191,6 +194,7 @@ class Subscription(ABC):
         self._pings = self._pongs = 0
         self._check_place()  # Mark, then look: a thread that found a new master earlier had nothing to close yet
         self.is_confirmed = True
+        self.is_subscribing = False
         self._hub.subscribed()
         connection.act_on(made.messages)
         return connection
@@ -258,7 +262,7 @@ class Subscription(ABC):
         has_stood = self.is_confirmed
         if has_stood and self._clock() - self._stands_since > BELIEVED_SECONDS:
             self._failures = 0  # a short-lived connection counts as a failure: each may lead to another server
-        self.is_confirmed = False
+        self.is_confirmed = self.is_subscribing = False
         if self.channels is not None:
             self.channels = self.channels.anew()
         self.disconnect()
