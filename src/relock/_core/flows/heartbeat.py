@@ -20,12 +20,12 @@ class HeartbeatReply(NamedTuple):
     """Outcome of the masters' answers to a heartbeat.
 
     Attributes:
-        turns: the waiters of this client whose turn it is on a quorum.
+        turns: the waiters of this client whose turn it is on a quorum, in the order of the queues.
         well: a quorum answered for every queue.
         lease_left: seconds until the first of the holders' leases has ended on a quorum; infinity when none does.
     """
 
-    turns: set[bytes]
+    turns: list[bytes]
     well: bool
     lease_left: float
 
@@ -54,7 +54,7 @@ def judge_heartbeat(answers: Sequence[Answer], votes: Sequence[bool]) -> Heartbe
         well = well and len(replied) >= quorum
         lefts_ms += sorted(reply[2] for reply in replied)[quorum - 1 : quorum]
     return HeartbeatReply(
-        turns={owner for owner, masters in turns.items() if masters >= quorum},
+        turns=[owner for owner, masters in turns.items() if masters >= quorum],
         well=well,
         lease_left=min((left for left in lefts_ms if left > 0), default=float("inf")) / 1000,
     )
