@@ -11,10 +11,10 @@ from relock.testing._network import VirtualConnection
 from relock.testing._server import Peer, Server
 from sim.__main__ import main
 from sim.bugs import BUGS
+from sim.hunt import REPOSITORY, hunt, plant
 from sim.leftovers import LOCK_KEY
 from sim.picture import LANE, LEGEND, STYLE, Bar, Mark, Message, Scale, Story, draw
 from sim.simulation import Simulation
-from sim.test_bugs import REPOSITORY, hunt, plant
 from sim.watch import watched
 
 SVG = "{http://www.w3.org/2000/svg}"
