@@ -198,6 +198,10 @@ def test_ls_long_says_what_has_each_name_and_for_how_long(server: Server, client
     assert [fact["name"] for fact in facts] == ["a", "go", "other", "s"]
     assert 0 <= facts[0]["first_waits_seconds"] <= facts[0]["held_for_seconds"] < WITHIN
     assert facts[2]["lease_left_seconds"] is None
+    me = {"host": socket.gethostname(), "process": os.getpid(), "client": None}
+    (holder,), (waiting,) = facts[0]["holders"], facts[0]["queue"]
+    assert facts[0]["owners"] == {holder: {**me, "owner": "job"}, waiting: {**me, "owner": None}}
+    assert {*facts[3]["owners"]} == {*facts[3]["holders"]}
 
 
 def test_watch_prints_a_line_for_each_change_and_goes_on_without_masters(

@@ -91,7 +91,9 @@ def test_json_is_one_document(server: Server, client: Client) -> None:
     assert [(one["name"], one["kind"]) for one in found["locks"]] == [
         *(("a", "lock"), ("b", "lock"), ("go", "latch"), ("s", "semaphore")),
     ]
-    a, _, _, s = found["locks"]
+    a, _, go, s = found["locks"]
+    assert [{*one["owners"]} for one in (a, s)] == [{*one["holders"], *one["queue"]} for one in (a, s)]
+    assert "owners" not in go
     assert (a["hold_count"], len(a["queue"]), s["permits"]) == (2, 1, 1)
     assert 0 <= a["first_waits_seconds"] <= a["held_for_seconds"] < WITHIN
     ages = [one["held_for_seconds"] for one in by_age["locks"][:2]]

@@ -7,10 +7,11 @@ from typing import Any
 from relock import Client, LatchInfo, LockInfo, SemaphoreInfo
 from relock._keys import LATCH, LOCK, SEMAPHORE
 from relock._options import LIMIT_MAX
-from relock._owner import described
+from relock._owner import described, parts_of
 from relock.cli._output import printable
 
 State = LockInfo | SemaphoreInfo | LatchInfo
+_PARTS = ("host", "process", "client", "owner")  # of an owner's name
 
 
 def look(client: Client, name: str, kind: str) -> State:
@@ -32,15 +33,21 @@ def facts_of(state: State) -> dict[str, Any]:
         held_for, left = state.held_for, state.ttl if state.held and math.isfinite(state.ttl) else None
         resting = {"resting": state.resting}
     return {
-        "name": state.name,
-        "kind": state.kind,
+        **common_facts(state),
         "holders": [holder.owner for holder in state.holders],
         "held_for_seconds": held_for,
         "lease_left_seconds": left,
-        "queue": list(state.queue),
         "first_waits_seconds": state.waits[0] if state.waits else None,
         **resting,
     }
+
+
+def common_facts(state: LockInfo | SemaphoreInfo) -> dict[str, Any]:
+    """Return for JSON what a lock and a semaphore share; an owner is None whose name relock has not made."""
+    names = [*(holder.owner for holder in state.holders), *state.queue]
+    parts = ((name, parts_of(name)) for name in names)
+    owners = {name: found and dict(zip(_PARTS, found, strict=True)) for name, found in parts}
+    return {"name": state.name, "kind": state.kind, "queue": list(state.queue), "owners": owners}
 
 
 def in_words(state: State) -> str:

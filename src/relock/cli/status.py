@@ -11,17 +11,16 @@ import click
 from relock import Client, LatchInfo, LockInfo, QuorumError, SemaphoreInfo
 from relock._core.deadlocks import texts_of
 from relock._keys import LATCH, LOCK, SEMAPHORE
-from relock._owner import described, parts_of
+from relock._owner import described
 from relock._rings import ANSWER_SECONDS, Found, find_rings
 from relock.cli._exit_codes import of_signal
 from relock.cli._nodes import Where, json_option, node_options
 from relock.cli._output import fitted, printable, screen_width, span
 from relock.cli._signals import Interrupted, ended_by_signals
-from relock.cli._states import State, in_words, look
+from relock.cli._states import State, common_facts, facts_of, in_words, look
 
 WATCH_SECONDS = 1.0
 _INDENT = 12  # of each text, after its label
-_PARTS = ("host", "process", "client", "owner")  # of an owner's name
 
 # `python -OO` would drop a docstring.
 HELP = """Show the holder of the lock NAME, or its readers, and its waiters, as a quorum of the masters agree on them.
@@ -107,8 +106,7 @@ def _lock_as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
     cycles, silent, problem = found or Found((), ())
     rings = [[{"lock": lock, "waiter": waiter, "holder": holder} for lock, waiter, holder in one] for one in cycles]
     return {
-        "name": info.name,
-        "kind": info.kind,
+        **common_facts(info),
         "held": info.held,
         "resting": info.resting,
         "owner": info.owner,
@@ -120,9 +118,7 @@ def _lock_as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
             {"owner": reader.owner, "hold_count": reader.hold_count, "lease_left_seconds": reader.ttl}
             for reader in info.readers
         ],
-        "queue": list(info.queue),
         "waits_seconds": list(info.waits),
-        "owners": _owners(info),
         "deadlocks": None if problem else rings,
         "silent": list(silent),
     }
@@ -130,8 +126,7 @@ def _lock_as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
 
 def _semaphore_as_json(info: SemaphoreInfo) -> dict[str, Any]:
     return {
-        "name": info.name,
-        "kind": info.kind,
+        **common_facts(info),
         "limits": list(info.limits),
         "override": info.override,
         "used": info.used,
@@ -144,23 +139,13 @@ def _semaphore_as_json(info: SemaphoreInfo) -> dict[str, Any]:
             }
             for holder in info.holders
         ],
-        "queue": list(info.queue),
         "waits_seconds": list(info.waits),
-        "owners": _owners(info),
     }
-
-
-def _owners(info: LockInfo | SemaphoreInfo) -> dict[str, dict[str, str | int | None] | None]:
-    """Return the parts of each owner's name; None for a name that relock has not made."""
-    names = [*(holder.owner for holder in info.holders), *info.queue]
-    parts = ((name, parts_of(name)) for name in names)
-    return {name: found and dict(zip(_PARTS, found, strict=True)) for name, found in parts}
 
 
 def _latch_as_json(info: LatchInfo) -> dict[str, Any]:
     """Return the state of a latch. The masters know how many parties must arrive once one has."""
-    parties = {"parties": info.parties, "arrived": list(info.arrived), "missing": info.missing}
-    return {"name": info.name, "kind": info.kind, **(parties if info.arrived else {"arrived": []})}
+    return facts_of(info) | ({"parties": info.parties, "missing": info.missing} if info.arrived else {})
 
 
 def _lines(info: State) -> list[tuple[str, str]]:
