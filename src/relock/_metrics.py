@@ -8,9 +8,10 @@ from relock._events import Granted, NotGranted
 from relock._keys import LOCK, SEMAPHORE
 from relock._statistics import Statistics
 
+ROUND_TRIP = "relock.master.roundtrip.duration"
+ROUND_TRIP_TEXT = "Time from a request to the master's reply; a sample, at most ten a second."
 # Of an acquire: from a grant on the same machine, up to a job that waits for another one's end.
 BUCKETS_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60)
-GIVEN = "given"  # how a hand-over was made: a waiter that is woken, and then asks for the lock, is not counted
 STATES = ("up", "without_vote", "down")
 
 Seen = Sequence[Statistics]
@@ -54,6 +55,11 @@ def _by_kind(all_kinds: Iterable[int], of_semaphores: Iterable[int]) -> list[Poi
     return [((LOCK,), sum(all_kinds) - permits), ((SEMAPHORE,), permits)]
 
 
+def _handovers(seen: Seen) -> list[Point]:
+    given, woken = sum(one.handovers for one in seen), sum(one.woken_grants for one in seen)
+    return [(("given",), given), (("woken",), woken), (("polled",), sum(one.polled_grants for one in seen))]
+
+
 def _least(seen: Seen) -> list[Point]:
     lefts = [one.least_lease_left for one in seen if one.least_lease_left is not None]
     return [((), min(lefts))] if lefts else []
@@ -78,8 +84,8 @@ MEASURES = (
     Measure(
         "relock.handovers",
         "{handover}",
-        "Holds that the release before gave to a waiter.",
-        lambda seen: [((GIVEN,), sum(one.handovers for one in seen))],
+        "Grants to acquires that have waited, by what ended the wait.",
+        _handovers,
         is_count=True,
         attributes=("relock.how",),
     ),

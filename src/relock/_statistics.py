@@ -41,6 +41,8 @@ class Statistics:
         refusals: acquires that gave up because another owner has the lock, or a waiter's turn comes first.
         waits: acquires that waited.
         handovers: holds that a releaser gave to a waiter, without a further request of the waiter's.
+        woken_grants: grants that a waiter asked for when a master's message had woken it.
+        polled_grants: grants that a waiter found without a message, by a heartbeat or by a look of its own.
         renewals: confirmed renewals of the watchdog.
         losses: holds that were lost.
         deadlocks: deadlocks that this client has found.
@@ -60,6 +62,8 @@ class Statistics:
     refusals: int
     waits: int
     handovers: int
+    woken_grants: int
+    polled_grants: int
     renewals: int
     losses: int
     deadlocks: int
@@ -87,6 +91,8 @@ def statistics_of(session: Session) -> Statistics:
         refusals=counters.refusals,
         waits=counters.waits,
         handovers=counters.handovers,
+        woken_grants=counters.woken_grants,
+        polled_grants=counters.polled_grants,
         renewals=counters.renewals,
         losses=counters.losses,
         deadlocks=counters.deadlocks,

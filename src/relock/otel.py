@@ -18,7 +18,7 @@ from opentelemetry.trace import StatusCode, TracerProvider
 from relock import __version__
 from relock._errors import ConfigurationError
 from relock._events import Event, Granted, LoopStalled, Loss, Lost, NotGranted, Released, ReleaseUnconfirmed, Waiting
-from relock._metrics import BUCKETS_SECONDS, LOSSES, MEASURES, Measure, outcome_of
+from relock._metrics import BUCKETS_SECONDS, LOSSES, MEASURES, ROUND_TRIP, ROUND_TRIP_TEXT, Measure, outcome_of
 from relock.aio_client import AsyncClient
 from relock.client import Client
 
@@ -77,6 +77,7 @@ def instrument(
     instruments = _by_provider.get(provider) or _by_provider.setdefault(provider, _Instruments(meter_provider))
     instruments.clients.add(core)
     tracer = trace.get_tracer("relock", __version__, tracer_provider)
+    core._session.measure(instruments.note_round_trip)
     core._session.observe(_Observer(instruments, tracer, name_of, core._addresses, has_all_spans=spans == "all"))
 
 
@@ -105,12 +106,17 @@ class _Instruments:
         histogram = partial(meter.create_histogram, explicit_bucket_boundaries_advisory=BUCKETS_SECONDS)
         self.acquires = histogram("relock.acquire.duration", "s", "Time that an outermost acquire took.")
         self.holds = histogram("relock.hold.duration", "s", "Time from a grant to the end of the hold.")
+        self.round_trips = histogram(ROUND_TRIP, "s", ROUND_TRIP_TEXT)
         self.stalls = meter.create_counter("relock.loop.stalls", "{stall}", "Event loops with holds that stood still.")
 
     def _read(self, measure: Measure, _: CallbackOptions) -> Iterable[Observation]:
         self.report()
         points = measure.read([client.statistics() for client in self.clients])
         return [Observation(number, dict(zip(measure.attributes, values, strict=True))) for values, number in points]
+
+    def note_round_trip(self, address: str, seconds: float) -> None:
+        """Record a round trip to the master at `address`; on the thread of events."""
+        self.round_trips.record(seconds, {"server.address": address})
 
     def report(self, _: object = None) -> None:
         """Make metrics and spans of what is pending; on the thread of events, or on one that collects metrics."""

@@ -121,6 +121,9 @@ class PureHost(Host):
     def chance(self) -> float:
         return 0.5
 
+    def was_woken(self, owner: bytes) -> bool | None:  # noqa: ARG002
+        return None
+
     def turns_missed(self, owner: bytes) -> int:  # noqa: ARG002
         return 0
 

@@ -31,6 +31,7 @@ from relock import (
     ReleaseUnconfirmed,
     Waiting,
 )
+from relock._core.master_facts import RoundTrip
 from relock._metrics import BUCKETS_SECONDS, MEASURES
 from relock.otel import MANY, instrument
 
@@ -89,6 +90,12 @@ def tell(client: Client, *events: Event) -> None:
     client._session.events.settle(60.0)
 
 
+def sample(client: Client, seconds: float) -> None:
+    """Report a round trip to the master; return once the thread of events has done its part."""
+    client._session.reports.hear(client._session.masters[0].facts, RoundTrip(seconds))
+    client._session.events.settle(60.0)
+
+
 def test_the_statistics_of_all_clients_are_added_up(scope: Scope, client: Client) -> None:
     with Client(NOWHERE) as other:
         instrument(other, scope.meters, scope.traces)
@@ -106,6 +113,7 @@ def test_the_statistics_of_all_clients_are_added_up(scope: Scope, client: Client
 def test_instruments_are_those_of_the_page(scope: Scope, client: Client) -> None:
     lost = Lost("a", "it is gone", code=LossCode.FORGOTTEN, token=1, **ABOUT)
     tell(client, Granted("a", 0.1, 1, **ABOUT), Released("a", 0.1, token=1, **ABOUT), lost, LoopStalled(None, 1.0))
+    sample(client, 0.002)
     there = {name: (metric.unit, type(metric.data).__name__) for name, metric in scope.metrics().items()}
     assert there["relock.hold.count"] == ("{hold}", "Sum")
     assert there["relock.master.state"] == ("1", "Gauge")
@@ -173,6 +181,13 @@ def test_a_name_of_that_raises_costs_only_the_events_for_which_it_does(
         assert scope.points("relock.grants")
         assert [*scope.points("relock.acquire.duration")] == [(False, "lock", "orders", "granted")]
     assert [record.args for record in caplog.records if record.name == "relock.otel"] == [(grants[0],), (grants[1],)]
+
+
+def test_round_trips_are_told_apart_by_their_master(scope: Scope, client: Client) -> None:
+    for seconds in (0.002, 0.2):
+        sample(client, seconds)
+    ((server, point),) = scope.points("relock.master.roundtrip.duration").items()
+    assert (server, point.count, point.sum) == ((NOWHERE,), 2, pytest.approx(0.202))
 
 
 def test_an_acquire_that_waited_is_a_span_of_its_callers_trace(scope: Scope, client: Client) -> None:
@@ -310,6 +325,8 @@ def test_a_forked_child_is_instrumented_and_reports_nothing_of_its_parent(client
     child = os.fork()
     if child == 0:
         session, before = client._session, len(pending)
+        if len(session.measures) != 1 or session.masters[0].facts.sample_at > 0:
+            os._exit(2)
         tell(client, Granted("a", 0.0, 1, **ABOUT))
         os._exit(
             0 if (before, len(pending), session.observers, session.logs_events()) == (0, 1, (observer,), True) else 1

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,8 +17,8 @@ from relock.prometheus import RelockCollector
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations"
 UP = MasterState("redis://a:1/0", "7.0", None, 0.0, (), 1, 1)
 SOME = Statistics(
-    grants=5, refusals=2, waits=3, handovers=11, renewals=7, losses=1, deadlocks=4, undos=9, clock_steps=10,
-    callbacks_dropped=6, records_dropped=8,
+    grants=5, refusals=2, waits=3, handovers=11, woken_grants=12, polled_grants=13, renewals=7, losses=1, deadlocks=4,
+    undos=9, clock_steps=10, callbacks_dropped=6, records_dropped=8,
     held=3, waiting=9, held_of_semaphores=1, waiting_for_semaphores=2, least_lease_left=12.5, masters=(UP,),
 )  # fmt: skip
 
@@ -27,6 +28,13 @@ class Fixed:
 
     def __init__(self, seen: Statistics) -> None:
         self.seen = seen
+
+    @property
+    def _session(self) -> "Fixed":
+        return self
+
+    def measure(self, tell: Callable[[str, float], object]) -> None:
+        self.tell = tell
 
     def statistics(self) -> Statistics:
         return self.seen
@@ -55,7 +63,8 @@ def test_the_counts_of_all_clients_are_added_up() -> None:
         "hold_remaining_min_seconds": 2.5,
     }
     assert {name: registry.get_sample_value(f"relock_{name}") for name in values} == values
-    assert registry.get_sample_value("relock_handovers_total", {"how": "given"}) == 22
+    for how, number in (("given", 22), ("woken", 24), ("polled", 26)):
+        assert registry.get_sample_value("relock_handovers_total", {"how": how}) == number
     for name, of_locks, of_semaphores in (("hold", 3, 1), ("waiter", 14, 4)):
         kinds = [registry.get_sample_value(f"relock_{name}_count", {"kind": kind}) for kind in ("lock", "semaphore")]
         assert kinds == [of_locks, of_semaphores]
@@ -100,17 +109,30 @@ def test_events_say_how_long_acquires_took() -> None:
     assert registry.get_sample_value(f"{name}_count", {"kind": "lock", "outcome": "failed"}) == 1
 
 
+def test_round_trips_are_told_apart_by_their_master() -> None:
+    client = Fixed(SOME)
+    registry, _ = registry_of(client)
+    for address, seconds in (("a", 0.002), ("a", 0.2), ("b", 0.002)):
+        client.tell(address, seconds)
+    name = "relock_master_roundtrip_duration_seconds"
+    counts = [registry.get_sample_value(f"{name}_count", {"server_address": address}) for address in "ab"]
+    assert counts == [2, 1]
+    assert registry.get_sample_value(f"{name}_bucket", {"server_address": "a", "le": "0.0025"}) == 1
+
+
 def test_the_alerts_and_the_dashboard_use_metrics_that_there_are() -> None:
-    _, collector = registry_of(Fixed(SOME))
+    client = Fixed(SOME)
+    _, collector = registry_of(client)
     collector.on_event(Granted("a", 0.2, 1, kind="lock"))
+    client.tell(UP.address, 0.002)
     there = {sample.name for metric in collector.collect() for sample in metric.samples}
     rules = re.findall(r"expr: (.*)", (OPERATIONS / "alerts.yml").read_text())
     panels = json.loads((OPERATIONS / "dashboard.json").read_text())["panels"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]
-    assert len(rules) == 8
-    assert len(queries) == 14
+    assert len(rules) == 10
+    assert len(queries) == 17
     used = {name for text in (*rules, *queries) for name in re.findall(r"relock_[a-z_]+", text)}
     assert used <= there
     told = set(re.findall(r"`(relock_[a-z_]+)`", (OPERATIONS.parent / "how-to" / "metrics.md").read_text()))
-    histogram = "relock_acquire_duration_seconds"
-    assert told == {histogram, *(name for name in there if not name.startswith(histogram))}
+    histograms = ("relock_acquire_duration_seconds", "relock_master_roundtrip_duration_seconds")
+    assert told == {*histograms, *(name for name in there if not name.startswith(histograms))}

@@ -28,7 +28,13 @@ class Counters:
 
     def __init__(self) -> None:
         self.grants = self.refusals = self.waits = self.renewals = self.losses = self.deadlocks = 0
-        self.handovers = self.undos = self.clock_steps = 0
+        self.handovers = self.woken_grants = self.polled_grants = self.undos = self.clock_steps = 0
+
+    def count_wait(self, *, is_given: bool, is_woken: bool | None) -> None:
+        """Count a grant by what ended the wait for it; `is_woken` as `WaiterRegister.was_woken` returns it."""
+        self.handovers += is_given
+        self.woken_grants += is_woken is True and not is_given
+        self.polled_grants += is_woken is False and not is_given
 
 
 class TaskQueue(Protocol):
@@ -82,6 +88,9 @@ class WaiterRegister(Waiters, Protocol):
 
     def new_name(self, owner: str) -> bytes:
         """Return a new ``<client>:<owner>.<uuid>``, the name of one hold of an ``owner=``."""
+
+    def was_woken(self, owner: bytes) -> bool | None:
+        """Return whether a master's message ended the last sleep of the waiter `owner`; None if it has not slept."""
 
     def turns_missed(self, owner: bytes) -> int:
         """Return how many turns the waiter `owner` has missed: it was told, and did not look within a turn."""

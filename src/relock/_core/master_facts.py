@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from attrs import frozen
 
-from relock._core.clocks import Offset
+from relock._core.clocks import NOT_YET, Offset
 from relock._core.effects import Answer, Failure
 from relock._core.info import ServerInfo, one_server, read_info, read_refusals, refused_in_scripts, shared_servers
 from relock._core.quorum import NEVER, quorum_of
@@ -84,7 +84,14 @@ class Problem:
     text: str
 
 
-News = Moved | Seen | Down | Back | WithoutVote | InDoubt | Stepped | NewCredentials | Problem
+@frozen
+class RoundTrip:
+    """News that the master's reply was read so many `seconds` after its request was made; a sample of such times."""
+
+    seconds: float
+
+
+News = RoundTrip | Moved | Seen | Down | Back | WithoutVote | InDoubt | Stepped | NewCredentials | Problem
 
 
 class Known(NamedTuple):
@@ -118,6 +125,7 @@ class MasterFacts:
         has_shown_marker: True once this client has seen the marker: if it is missing later, the master has forgotten.
         vote_at: our time from which the master has a vote again, if it has none now.
         trusted_from: our time; grants and renewals for requests that were sent earlier do not count.
+        sample_at: our time from which the next reply is a sample of the round trip; infinity if none is wanted.
         down: why the master does not answer; None if it answers.
         was_sound: True once a connection to the master was opened, so that it could be used.
         config_error: why the server can be no master of this client, if it never could be used.
@@ -145,6 +153,7 @@ class MasterFacts:
         self.vote_at = 0.0
         self.known = Known(UNKNOWN, Offset(options.drift_factor))
         self.trusted_from = NEVER
+        self.sample_at = NOT_YET
         self.down = self.config_error = None
         self._answers_since: float | None = None  # when a master that is down began to answer again
         self._options = options

@@ -9,7 +9,7 @@ from support.listener import NewsListener
 from relock import Client, ConfigurationError
 from relock._core.effects import Answer, Failure
 from relock._core.hold import FOREVER
-from relock._core.master_facts import Down, InDoubt, Moved, Problem, Seen, Stepped
+from relock._core.master_facts import Down, InDoubt, Moved, Problem, RoundTrip, Seen, Stepped
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import THREADS
@@ -172,18 +172,28 @@ def test_news_of_a_node_are_summed_up_and_passed_on_where_they_concern_a_session
     listener, (node,) = NewsListener(), parse_nodes("redis+cluster://a:1")
     cluster = Cluster(node, Seeds((node,)), ClientOptions(), THREADS, listener)
     shard = cluster.shard_at("b", 2)
-    shard.act([Moved(), Seen(), InDoubt(), Down("reset"), Stepped(5.0, 7), Problem("it may evict")])
+    shard.act([Moved(), Seen(), InDoubt(), Down("reset"), Stepped(5.0, 7), Problem("it may evict"), RoundTrip(0.2)])
     assert listener.heard == [
         (cluster.facts, Moved()),
         (cluster.facts, Seen()),
         (shard.facts, Down("reset")),
         (cluster.facts, Stepped(5.0, 7)),
         (shard.facts, Problem("it may evict")),
+        (shard.facts, RoundTrip(0.2)),
     ]
     shard.facts.down = "reset"
     shard.act([Down("reset")])
     assert cluster.facts.down == f"{shard.address}: reset"
     assert list(cluster.facts.problems.values()) == [f"{shard.address}: reset"]
+
+
+def test_round_trips_are_measured_to_nodes_that_are_known_and_to_those_that_come() -> None:
+    session = Client("redis+cluster://a")._session
+    (cluster,) = cast("list[Cluster]", session.masters)
+    known = cluster.shard_at("b", 2)
+    assert known.facts.sample_at == FOREVER
+    session.measure(print)
+    assert known.facts.sample_at == cluster.shard_at("c", 3).facts.sample_at == -FOREVER
 
 
 def test_holds_have_other_names_after_a_connection_to_a_node_was_opened() -> None:

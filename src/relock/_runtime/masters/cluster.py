@@ -22,7 +22,7 @@ from redis.crc import key_slot
 
 from relock._core.asking import Panel
 from relock._core.effects import Answer, Ask, Exchange, Failure
-from relock._core.master_facts import UNKNOWN, Back, Down, MasterFacts, Moved, News, Problem, Seen, Stepped
+from relock._core.master_facts import UNKNOWN, Back, Down, MasterFacts, Moved, News, Problem, RoundTrip, Seen, Stepped
 from relock._core.routing import Routed
 from relock._errors import ConfigurationError
 from relock._keys import LockKeys, name_channel
@@ -152,6 +152,7 @@ class Cluster(Master, Panel[Master]):
         if shard is None:
             node, options = self._seeds.node_at(host, port), self.opener.options
             facts = MasterFacts(0, node.address, options, is_node=True)
+            facts.sample_at = self.facts.sample_at
             shard = Master(Opener(node, facts, options, self.platform, self))
         return self.shards.setdefault(place, shard)  # another thread may have been faster
 
@@ -343,7 +344,7 @@ class Cluster(Master, Panel[Master]):
             self.facts.trusted_from = max(self.facts.trusted_from, facts.trusted_from)
         if isinstance(news, Stepped | Seen | Moved):
             self.opener.listener.hear(self.facts, news)
-        elif isinstance(news, Down | Back | Problem):
+        elif isinstance(news, Down | Back | Problem | RoundTrip):
             self.opener.listener.hear(facts, news)
 
     def sweep_by(self, moment: float) -> None:

@@ -17,7 +17,7 @@ from redis import exceptions as redis_errors
 from relock._core.asking import PATIENT_PART, Round
 from relock._core.clocks import Offset
 from relock._core.effects import Ask, Failure, Reply
-from relock._core.master_facts import server_of
+from relock._core.master_facts import RoundTrip, server_of
 from relock._core.quorum import NEVER, is_given
 from relock._core.socket_facts import SocketFacts
 from relock._keys import LockKeys
@@ -36,6 +36,7 @@ _OF_A_REPLICA = ("READONLY", "MASTERDOWN")  # anywhere in the text: Redis 6.2 pu
 NOT_AFTER_PART = 0.1  # of the node timeout, by which a not-after time may be too early
 WAIT_PART = 0.8  # of a master's time to answer, which its replicas may take
 _VOTES = frozenset((b"granted", b"queued", b"healed"))  # replies that show that the master had a vote, and has written
+SAMPLE_SECONDS = 0.1  # between two samples of a master's round trip
 NO_PLACE = -1  # the place of a reply to WAIT or ASKING, which belongs to no single call
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
 
@@ -313,6 +314,9 @@ class Connection:
 
     def _credit(self, reply: Reply, offset: Offset, sent_at: float, now: float) -> Reply | Failure:
         """Judge a reply as a sample of the master's clock: return the reply, or the `Failure` to use instead of it."""
+        if now >= self.facts.sample_at:
+            self.facts.sample_at = now + SAMPLE_SECONDS
+            self._opener.act((RoundTrip(now - sent_at),))
         status, seconds, step = reply[0], reply[1] / 1e6, 0.0
         low, high = seconds - now, seconds - sent_at
         if low > offset.low or high < offset.high or now > offset.look_by:  # else the sample shows nothing new

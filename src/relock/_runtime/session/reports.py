@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from relock._keys import LOCK, SEMAPHORE, LockKeys
 from relock._options import ClientOptions
 from relock._runtime.background.janitor import Janitor
 from relock._runtime.background.session_view import SessionView
+from relock._runtime.background.telling import CallbackQueue
 from relock._runtime.background.watchdog import Watchdog
 from relock._runtime.masters.opener import MasterListener
 from relock._runtime.service import Service
@@ -29,8 +30,10 @@ class ReportedSession(SessionView, Protocol):
     """Session, as its reports see it."""
 
     connection_name: str
+    events: CallbackQueue
     janitor: Janitor
     may_be_handed: bool
+    measures: tuple[Callable[[str, float], object], ...]
     options: ClientOptions
     pending_warnings: deque[str]
     watchdog: Watchdog
@@ -134,6 +137,9 @@ class Reports(MasterListener):
                 self._renew(facts)
             case master_facts.Stepped():
                 self._stepped(facts, news)
+            case master_facts.RoundTrip(seconds):
+                for tell in session.measures:
+                    session.events.hand(partial(tell, facts.address), seconds, is_ordinary=True)
             case master_facts.Problem(text):
                 self._warn(text)
 

@@ -3,7 +3,7 @@
 import itertools
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
@@ -77,6 +77,7 @@ class Session(Driver):
         interrupted_of_tasks: the same for tasks.
         is_ending: True while pending work is finished because the interpreter ends.
         is_half_closed: True if an interrupt has cut off a `close`.
+        measures: what is told of round trips to masters.
         observers: what else is told of the events.
         reports: acts on news of the masters.
         pending_warnings: warnings that the next caller to finish its call must issue.
@@ -103,6 +104,7 @@ class Session(Driver):
         self.losses = CallbackQueue(platform, "relock-losses")
         self.events = CallbackQueue(platform, "relock-events")
         self.observers: tuple[Observer, ...] = ()
+        self.measures: tuple[Callable[[str, float], object], ...] = ()
         self._hear()
         self.pending_warnings: deque[str] = deque(maxlen=PENDING_WARNINGS_MAX)
         self.is_ending = self.is_half_closed = self.has_warned_of_loops = False
@@ -228,6 +230,16 @@ class Session(Driver):
         self.observers = tuple(one for one in self.observers if one is not observer)
         self._hear()
 
+    def measure(self, tell: Callable[[str, float], object]) -> None:
+        """Have `tell` called, on the thread of events, with a master's address and the seconds of a round trip.
+
+        At most one round trip in each `SAMPLE_SECONDS` is told of each master: busy callers pay nothing for more.
+        """
+        self.measures = (*self.measures, tell)
+        for master in self.masters:
+            for one in (master, *master.servers):
+                one.facts.sample_at = NEVER
+
     def _hear(self) -> None:
         """Have ordinary events reported if there is a callback, an observer, or a log at their level."""
         is_heard = event_logger.isEnabledFor if self.options.on_event is None and not self.observers else bool
@@ -237,6 +249,8 @@ class Session(Driver):
         """Go on in a forked child for the session of the parent: closed if that was, and observed as that was."""
         self.closed, self.observers = parents.closed, parents.observers
         self._hear()
+        for tell in parents.measures:
+            self.measure(tell)
 
     def emit(self, event: Event) -> None:
         """Report an event to the logger ``relock.events``, to the client's callback and to the observers."""

@@ -335,6 +335,11 @@ class Hub(ABC, Generic[S]):
         except UnicodeDecodeError:
             return None  # no lock has such a name
 
+    def was_woken(self, owner: bytes) -> bool | None:
+        """Return whether a message ended the last sleep of the waiter `owner`; None if it has not slept."""
+        waiter = self.waiters.get(owner)
+        return waiter.is_woken if waiter is not None and waiter.parks else None
+
     def turns_missed(self, owner: bytes) -> int:
         """Return how many turns the waiter `owner` has missed."""
         waiter = self.waiters.get(owner)

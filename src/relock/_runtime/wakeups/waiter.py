@@ -30,6 +30,8 @@ class Waiter:
     handed: list[Handed] = field(factory=list)  # the grants of releasers, so far
     parks: int = 0  # how often the waiter has gone to sleep
     is_given: bool = False  # since it last woke, a releaser has given it the lock on some master
+    is_told: bool = False  # since it last woke, a master's message has come for it
+    is_woken: bool = False  # a master's message had come for it when it last woke
     is_polling: bool = False  # its thread leads, and polls: see `SharedSubscriptions`
     is_parked: bool = False  # it may be among the sleepers of `shared`
     due_at: float = FOREVER  # since when the waiter must look: a message came, or its own timeout was over
@@ -51,6 +53,7 @@ class Waiter:
     def wake(self, master: int | None = None) -> None:
         """Wake the waiter: its turn has come on master number `master`; None: it must look; `LEAD`: it may lead."""
         if master != LEAD:
+            self.is_told |= master is not None
             self.due_at = min(self.overdue_since, self.shared.clock())  # Tell, then put
         self.wakes.put(master)
         if self.is_polling:
@@ -63,7 +66,7 @@ class Waiter:
         message.
         """
         self.handed.append(grant)
-        self.is_given = True
+        self.is_given = self.is_told = True
         now, since = self.shared.clock(), self.overdue_since
         is_late = since < now and grant.begins > NEVER
         self.due_at = min(since, max(grant.begins, self.missed_at) if is_late else now)  # Tell, then put
@@ -110,7 +113,7 @@ class Waiter:
         """Note that the waiter is about to look, and drop the reasons for it: one look answers all of them."""
         while not self.wakes.empty():
             self.wakes.get_nowait()
-        self.is_given = False
+        self.is_woken, self.is_told, self.is_given = self.is_told, False, False
         now = self.shared.clock()
         if now - self.due_at >= TURN_SECONDS:
             self.missed, self.missed_at = self.missed + 1, now
