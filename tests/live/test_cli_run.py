@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support.masters import Masters
@@ -22,6 +23,9 @@ from support.servers import Server, die_with_parent
 from support.until import until
 
 from relock import Client
+from relock.cli._signals import Interrupted
+from relock.cli._supervise import Limits
+from relock.cli.run import Report, Runner
 
 WITHIN = 30.0
 # They sleep in short steps, and do not pause: a signal that comes just before the pause would not end it.
@@ -211,6 +215,30 @@ def test_a_command_that_ends_at_once_is_not_run_again_too_soon(
     assert (code, out) == (75, "")
     assert re.search(rf"the lock '{re.escape(name)}' rests for [0-9a-z. ]+ more \(at_least\)", err)
     assert client.force_release(name)
+
+
+def test_a_command_that_could_not_be_started_leaves_no_rest(
+    start: Start, server: Server, client: Client, name: str, tmp_path: Path
+) -> None:
+    def run(*command: str) -> tuple[int, bool]:
+        process = start(server.url, "run", name, "--at-least", "600", "--", *command)
+        process.communicate(timeout=WITHIN)
+        return process.returncode, client.info(name).resting
+
+    script = tmp_path / "job"
+    script.write_text("#!/nonexistent/interpreter\n")
+    script.chmod(0o755)
+    assert run(str(script)) == (127, False)
+    assert run("sh", "-c", "exit 127") == (127, True), "the command has run, and has this exit code itself"
+    assert client.force_release(name)
+
+
+def test_a_signal_just_after_the_grant_leaves_no_rest(client: Client, name: str) -> None:
+    signals = Mock(**{"collect.side_effect": Interrupted(signal.SIGTERM)})
+    lock, runner = client.lock(name, at_least=600), Runner(client, Report(name), Limits.of(30.0, 5.0), 600.0)
+    with pytest.raises(Interrupted):
+        runner._take(lock, None, signals)
+    assert not client.info(name).held
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,16 @@ library's threads, could deadlock the child on a lock that another thread held a
 ``preexec_fn`` of `subprocess` is unsafe with threads. The early fork also makes the kernel bind the parent-death signal
 to the main thread: Linux sends that signal when the *thread* that forked ends, not the process.
 
-Until its go the child is this program, blocked on a pipe. It then executes the command; if the pipe is closed instead,
-the child exits without having done anything.
+Until its go the child is this program, blocked on a socket. It then executes the command; if the socket is closed
+instead, the child exits without having done anything. The child's end closes when the command is executed. If that
+fails, the child says so there: its exit code could be a command's own.
 """
 
 import contextlib
 import ctypes
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -40,14 +42,14 @@ class Command:
         """Fork the child; call it from the main thread, before there are others."""
         die_with_parent = parent_death_signal()
         parent = os.getpid()
-        gate_read, gate_write = os.pipe()
+        gate, childs_gate = (end.detach() for end in socket.socketpair())
         pid = os.fork()
         if pid:
-            os.close(gate_read)
-            return cls(pid, gate_write)
+            os.close(childs_gate)
+            return cls(pid, gate)
         try:
-            os.close(gate_write)
-            _be_the_command(words, gate_read, die_with_parent, parent)
+            os.close(gate)
+            _be_the_command(words, childs_gate, die_with_parent, parent)
         finally:
             os._exit(ExitCode.NOT_EXECUTABLE)  # the child must never run the caller's code
 
@@ -55,7 +57,12 @@ class Command:
         """Execute the command, with the fencing token in its environment."""
         with contextlib.suppress(BrokenPipeError):  # a child that was killed reads nothing; `poll` reports the signal
             os.write(self._gate, b"%d\n" % token)
-        self._close_gate()
+
+    def has_failed_to_start(self) -> bool:
+        """Return whether the child, which has ended, could not execute the command."""
+        with contextlib.suppress(ConnectionResetError):  # it was killed before it read the token
+            return os.read(self._gate, 1) != b""
+        return False
 
     def cancel(self) -> None:
         """Kill the child, if it has not ended: it must not live on without supervision."""
@@ -113,7 +120,6 @@ def _be_the_command(words: Sequence[str], gate: int, die_with_parent: Callable[[
     told = os.read(gate, 64)
     if not told:
         os._exit(ExitCode.OK)
-    os.close(gate)
     for signum in _IGNORED_BY_PYTHON:
         signal.signal(signum, signal.SIG_DFL)
     environment = {**os.environ, "RELOCK_TOKEN": told.decode().strip()}
@@ -121,5 +127,6 @@ def _be_the_command(words: Sequence[str], gate: int, die_with_parent: Callable[[
         os.execvpe(words[0], list(words), environment)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        os.write(gate, b"!")
         os.write(2, f"relock: {words[0]}: {error.strerror}\n".encode(errors="replace"))
         os._exit(ExitCode.NOT_FOUND if missing else ExitCode.NOT_EXECUTABLE)

@@ -176,6 +176,7 @@ class Runner:
             signals.collect()
         except Interrupted:
             if lock.owned():  # the signal came after the grant; after an earlier one, the client undoes the acquire
+                _leave_no_rest(lock)
                 lock.release()
             raise
         self.report.waited_seconds = time.monotonic() - started_at
@@ -207,6 +208,8 @@ class Runner:
                 lock.ensure(self.limits.grace)
             command.go(token)
             lost = supervise(command, lock, signals, self.limits)
+            if command.has_failed_to_start():
+                _leave_no_rest(lock)
         try:
             lock.release()
         except LockLostError as error:
@@ -215,6 +218,13 @@ class Runner:
         self.report.held_seconds = time.monotonic() - started_at
         self.report.outcome = "lost" if lost else "done"
         return ExitCode.LOST if lost or command.exit_code is None else command.exit_code
+
+
+def _leave_no_rest(lock: Lock) -> None:
+    """Have the release leave no rest: the command has not run, so it may be run again at once."""
+    hold = lock._hold()
+    if hold is not None:
+        hold.at_least = 0.0
 
 
 def _tell(event: Event) -> None:
