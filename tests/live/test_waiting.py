@@ -325,4 +325,4 @@ def test_a_closed_client_says_so_at_once_also_where_it_would_stand_in_line(
     began = time.monotonic()
     with pytest.raises(ClientClosedError):
         other.lock(name).acquire()
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 8.0, "it does not try to subscribe"

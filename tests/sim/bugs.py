@@ -19,7 +19,7 @@ class Bug:
         file: its path in the repository.
         text: what stands there, exactly once.
         instead: what the bug puts in its place.
-        seed: a seed that has found it. If it no longer does, the test plays all seeds.
+        seed: a seed that finds it. If it no longer does, `sim.hunt` looks for another one.
     """
 
     what: str

@@ -1,4 +1,4 @@
-"""The hunt for a planted bug: ``python -m sim.hunt "no restart guard"`` prints the first seed that finds it."""
+"""The hunt for a seed that finds a planted bug: ``python -m sim.hunt "no restart guard"``, in ``tests``."""
 
 import os
 import shutil
@@ -6,6 +6,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import click
 
 from sim.bugs import BUGS, Bug
 
@@ -23,24 +25,30 @@ def plant(bug: Bug, folder: Path) -> None:
     path.write_text(text.replace(bug.text, bug.instead))
 
 
-def hunt(folder: Path, seeds: str, *options: str) -> "subprocess.CompletedProcess[str]":
+def hunt(folder: Path, seeds: str, *options: str, is_shown: bool = False) -> "subprocess.CompletedProcess[str]":
     """Play seeds over what is in `folder`, until one finds something; `options` are more of the command's."""
     return subprocess.run(
         [sys.executable, "-P", "-m", "sim", "--seeds", seeds, "--first", *options],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder / "src"), str(REPOSITORY / "tests")])},
-        capture_output=True,
+        capture_output=not is_shown,
         text=True,
         check=False,
     )
 
 
-def main(what: str, seeds: str = f"{FIRST}-{END}") -> None:
-    """Look for a seed that finds one planted bug, and print what that run found."""
+@click.command()
+@click.argument("what", type=click.Choice([bug.what for bug in BUGS]), metavar="WHAT")
+@click.option("--seeds", default=f"{FIRST}-{END}", show_default=True, help="Which runs to play.")
+def main(what: str, seeds: str) -> None:
+    """Plant the bug WHAT of sim/bugs.py, and play seeds until one finds it.
+
+    The exit code is 1 if one does, as that of the simulator.
+    """
     bug = next(bug for bug in BUGS if bug.what == what)
     with tempfile.TemporaryDirectory() as folder:
         plant(bug, Path(folder))
-        print(hunt(Path(folder), seeds).stdout)
+        sys.exit(hunt(Path(folder), seeds, is_shown=True).returncode)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -139,9 +139,10 @@ async def test_what_comes_for_a_loop_that_stands_still_is_heard_when_it_turns_an
     with held(server, name) as may_end:
         task = asyncio.create_task(takes(client, name))
         await queued(client, name)
-        subscribed = called(server, "subscribe")
+        subscribed, published = called(server, "subscribe"), called(server, "publish")
         may_end.set()
-        time.sleep(1.0)  # the loop stands still
+        wait_until(lambda: called(server, "publish") > published, within=20, what="a message has come")
+        time.sleep(0.1)  # the loop stands still; another thread would read at once
         (waiter,) = client._session.hubs.waiters()
         assert not waiter.handed, "no other thread reads the loop's messages"
     await asyncio.wait_for(task, SOON)

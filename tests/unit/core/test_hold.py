@@ -345,6 +345,13 @@ def test_a_hold_is_given_again_only_to_masters_that_do_not_have_it() -> None:
     assert [(ask.only, len(ask.calls)) for ask in (first, second)] == [(frozenset({1}), 1), (frozenset({2}), 1)]
 
 
+def test_a_hold_that_was_released_is_given_to_no_master_again() -> None:
+    """The release may come between the renewal that found the hold missing, and the healing."""
+    flow = heal((hold(masters=3, ends=[9.0, NEVER, 9.0]),), lambda _: False, lambda: 1.0, 0.05)
+    with pytest.raises(StopIteration):
+        next(flow)
+
+
 RELEASED = [b"released", 0]
 DOWN = Failure("a", "down", sent=False)
 
