@@ -12,10 +12,9 @@ from attrs import evolve
 
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows.inspect import LockInfo
-from relock._core.info import one_server, shared_servers
 from relock._core.lock_spec import LockSpec, MultiSpec, Wish
 from relock._decorators import Synchronizes, checked
-from relock._errors import ConfigurationError, RelockWarning
+from relock._errors import RelockWarning
 from relock._holding import check_answered, quorum_error, too_few_answered
 from relock._keys import lock_keys, permit_keys
 from relock._options import (
@@ -33,7 +32,6 @@ from relock._options import (
 )
 from relock._runtime.live_set import LiveSet
 from relock._runtime.machine import THREADS
-from relock._runtime.masters.errors import NETWORK_ERRORS
 from relock._runtime.net.green import warning_of_greenlets
 from relock._runtime.net.parse import Nodes, parse_nodes, warning_of_number
 from relock._runtime.platform import Platform
@@ -324,21 +322,12 @@ class Client(Synchronizes):
             QuorumError: too few masters answered.
             ConfigurationError: a master can't be used at all, or two are the same server.
         """
-        from relock._doctor.check import look_at
+        from relock._doctor.check import look_at_all
 
-        failures, run_ids = [], []
-        for master in self._session.masters:
-            self._session.check_open()
-            try:
-                master.ask_again(master.probe)
-                run_ids.append((master.address, master.ask_again(partial(look_at, master, self._options))))
-            except NETWORK_ERRORS as error:
-                failures.append(master.failed(error, sent=False))
+        failures = look_at_all(self._session, self._options)
         answered = len(self._session.masters) - len(failures)
         if answered < self._session.quorum:
             raise quorum_error(None, failures, self._session.quorum, answered)
-        for addresses in shared_servers(run_ids):
-            raise ConfigurationError(one_server(addresses), option="nodes")
         self._session.raise_pending_warnings()
         problems = [text for master in self._session.masters for text in master.facts.problems.values()]
         return (*problems, *(f"{failure.master}: {failure.why}" for failure in failures))

@@ -1,16 +1,39 @@
 """Checks of `Client.check` on each master that the client's own connections do not make."""
 
 import os
+from functools import partial
 
-from relock._core.info import read_info, refused_in_scripts
+from relock._core.effects import Failure
+from relock._core.info import one_server, read_info, refused_in_scripts, shared_servers
 from relock._doctor.asking import close, try_to_ask
 from relock._doctor.commands import ADVICE, missing_commands, refusals_in_scripts
 from relock._doctor.scratch import has_sharded_channels, refusal_to_publish, refusal_to_subscribe, without_probes
+from relock._errors import ConfigurationError
 from relock._options import ClientOptions
-from relock._runtime.masters.errors import protocol_errors
+from relock._runtime.masters.errors import NETWORK_ERRORS, protocol_errors
 from relock._runtime.masters.master import Master
+from relock._runtime.session.session import Session
 
 KINDS = ("commands", "scripts", "waking")  # `look_at` finds missing commands, commands refused in scripts, no Pub/Sub
+
+
+def look_at_all(session: Session, options: ClientOptions) -> list[Failure]:
+    """Connect to each master of a client, and note its faults, as `look_at` does; return why others did not answer.
+
+    Raises:
+        ConfigurationError: a master can't be used at all; or two are the same server, and a quorum has answered.
+    """
+    failures, run_ids = [], []
+    for master in session.masters:
+        session.check_open()
+        try:
+            master.ask_again(master.probe)
+            run_ids.append((master.address, master.ask_again(partial(look_at, master, options))))
+        except NETWORK_ERRORS as error:
+            failures.append(master.failed(error, sent=False))
+    for addresses in shared_servers(run_ids) if len(run_ids) >= session.quorum else ():
+        raise ConfigurationError(one_server(addresses), option="nodes")
+    return failures
 
 
 @protocol_errors()
