@@ -8,7 +8,7 @@
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
 --   owner         text   <client>:<uuid> of this hold
---   count         int    hold count to begin with
+--   count         text   hold count to begin with; a note may follow, after a blank
 --   lease_ms      ms     lease of the hold
 --   token_ms      ms     how long the fencing token is remembered at least; more than the lease
 --   fair          flag   1: a waiter that listens comes first

@@ -4,7 +4,7 @@
 --   lock      hash    the holds: <client>:<uuid> -> hold count; of readers, or of one writer
 -- ARGV
 --   owner         text   <client>:<uuid> of the hold
---   count         int    the count that the owner wants, 1 or more
+--   count         text   the count that the owner wants; a note may follow, after a blank
 --   lease_ms      ms     the lease from now on, if that is longer than what is left; 0: leave the lease
 --   not_after_us  us     time on this master's clock after which this call does nothing, in 16 digits
 -- RETURNS

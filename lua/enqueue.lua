@@ -9,7 +9,7 @@
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
 --   owner         text   <client>:<uuid> of the hold that this may become; its waiter has the place in the queue
---   count         int    hold count to begin with
+--   count         text   hold count to begin with; a note may follow, after a blank
 --   lease_ms      ms     lease of the hold
 --   fair          flag   1: a waiter that listens comes first
 --   ticket        int    agreed; 0: this master's proposal; -T: that or T, the larger; -1: propose, and write nothing

@@ -7,7 +7,7 @@
 --   master    hash    incarnation and guard of this master; optional
 -- ARGV
 --   owner         text   <client>:<uuid> of the hold
---   value         int    its hold count
+--   value         text   its hold count; a note may follow, after a blank
 --   lease_ms      ms     its lease from now on
 --   fence         int    its fencing token
 --   not_after_us  us     time on this master's clock after which this call does nothing

@@ -74,11 +74,13 @@ class AcquireTimeoutError(RelockError, TimeoutError):
         holder: ``<client>:<uuid>`` of the holder at the last look; None if the lock was free, and the turn of a waiter,
             or if another library had it.
         ahead: how many waiters came first at the last look.
+        note: the holder's note, if the ``with`` statement's lock has a note, too, and has waited; else None.
     """
 
     timeout: float = 0.0
     holder: str | None = None
     ahead: int = 0
+    note: str | None = None
 
 
 class QuorumError(RelockError, ConnectionError):

@@ -217,12 +217,16 @@ def refused_by(outcome: Outcome) -> tuple[str | None, int, str]:
 def timeout_error(name: str, timeout: float, outcome: Outcome) -> AcquireTimeoutError:
     """Return the error for a block that a caller could not enter within `timeout` seconds."""
     holder, ahead, why = refused_by(outcome)
+    note = outcome.note if isinstance(outcome, Refused) else None
+    if note is not None:
+        why = f"{why} ({note})"
     return AcquireTimeoutError(
         f"{name!r} could not be acquired within {timeout} s: at the last look {why}, and {ahead} waited ahead",
         lock=name,
         timeout=timeout,
         holder=holder,
         ahead=ahead,
+        note=note,
     )
 
 

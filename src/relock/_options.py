@@ -24,6 +24,7 @@ FLOAT_MAX = sys.float_info.max
 POLL_SECONDS_MAX = 86400.0  # `poll` refuses more than about 24 days
 MIN_REPLICAS_MAX = 2**31 - 1  # WAIT accepts more, but keeps the number in an int of 32 bits
 NAMES_MAX = 64  # of one multi-lock
+NOTE_BYTES_MAX = 200  # in UTF-8; `lua/inspect.lua` reads no longer one
 LIMIT_MAX = 1000  # of the permits of a semaphore: a script may look at each of them
 DEADLOCK_SECONDS_MIN = 0.5
 DEADLOCK_AFTER_SECONDS = 2.5
@@ -103,6 +104,15 @@ def _owner(_instance: Any, attribute: Any, value: Any) -> None:
         raise wrong(attribute.name, value, "a non-empty str, or None for the calling thread")
 
 
+def _note(_instance: Any, attribute: Any, value: Any) -> None:
+    if value is None:
+        return
+    _check_type(attribute.name, value, str)
+    check_utf8(attribute.name, value)
+    if not 0 < len(value.encode()) <= NOTE_BYTES_MAX:
+        raise wrong(attribute.name, value, f"a str of 1 to {NOTE_BYTES_MAX} bytes in UTF-8, or None")
+
+
 def _one_of(choices: Any) -> Callable[[Any, Any, Any], None]:
     """Return a validator for one of the `choices`, a `Literal` of str."""
 
@@ -132,6 +142,7 @@ class LockOptions:
     at_least: float = field(
         default=0.0, validator=_seconds(0.0, TTL_SECONDS_MAX, "0 or more seconds, at most 10 years")
     )
+    note: str | None = field(default=None, validator=_note)
 
 
 #: Return the value of a str as a plain str: an f-string shows a subclass, such as an enum, as its `__format__` says.
@@ -217,6 +228,7 @@ class SharedArguments(PermitArguments, total=False):
     """Options that all kinds of locks have, as keyword arguments; an option that is None is as the client says."""
 
     deadlock: OnDeadlock | None
+    note: str | None
 
 
 class LockArguments(SharedArguments, total=False):

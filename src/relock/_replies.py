@@ -11,6 +11,7 @@ Matcher = Callable[[bytes], re.Match[bytes] | None]
 
 _TYPES = {
     "holder": bytes,
+    "note": bytes,
     "turn": bytes,
     "head": bytes,
     "free": bytes,

@@ -197,6 +197,8 @@ class AsyncClient(SynchronizesTasks):
                 owner may have the lock before the body stops. `AsyncLock.acquire` cancels nothing. Default False.
             at_least: seconds, 0 to 10 years, from the grant on, for which the lock stays taken even if it is released
                 earlier; with several masters at most the guard; default 0.0.
+            note: text for people that look at the lock, such as which job it is or a URL, which the masters keep with
+                the hold: a str of 1 to 200 bytes in UTF-8; default None.
 
         Raises:
             TypeError: an argument of a wrong type, an unknown option.
@@ -291,7 +293,14 @@ class AsyncClient(SynchronizesTasks):
         return AsyncLatch(self, latch_spec(client._options, client._addresses, name, parties, ttl))
 
     async def elect(
-        self, name: str, lead: "Lead", *, stop: "Stop" = None, ttl: float | None = None, on_lost: "OnLost" = None
+        self,
+        name: str,
+        lead: "Lead",
+        *,
+        stop: "Stop" = None,
+        ttl: float | None = None,
+        note: str | None = None,
+        on_lost: "OnLost" = None,
     ) -> None:
         """Await `lead` with an `AsyncTerm` whenever this process is the leader, until `stop` is set; return then.
 
@@ -303,6 +312,7 @@ class AsyncClient(SynchronizesTasks):
             lead: awaited in this task. Its exception gives the leadership up, and is raised here.
             stop: an `asyncio.Event` that ends the campaign, within about a second if it waits; default None: never.
             ttl: as for `lock`. A dead leader is followed within this time and about a second.
+            note: as for `lock`.
             on_lost: as for `lock`.
 
         Raises:
@@ -310,7 +320,7 @@ class AsyncClient(SynchronizesTasks):
         """
         from relock.aio_election import campaign
 
-        await campaign(partial(self.lock, name, ttl=ttl), lead, stop, on_lost)
+        await campaign(partial(self.lock, name, ttl=ttl, note=note), lead, stop, on_lost)
 
     # Looking --------------------------------------------------------------------------------------------------------
 

@@ -139,6 +139,8 @@ class Client(Synchronizes):
             on_lost: called once with a `Loss` if the hold is lost, on a thread of its own; default None.
             at_least: seconds, 0 to 10 years, from the grant on, for which the lock stays taken even if it is released
                 earlier; with several masters at most the guard; default 0.0.
+            note: text for people that look at the lock, such as which job it is or a URL, which the masters keep with
+                the hold: a str of 1 to 200 bytes in UTF-8; default None.
 
         Raises:
             TypeError: an argument of a wrong type, an unknown option.
@@ -242,7 +244,14 @@ class Client(Synchronizes):
         return options
 
     def elect(
-        self, name: str, lead: "Lead", *, stop: "Stop" = None, ttl: float | None = None, on_lost: "OnLost" = None
+        self,
+        name: str,
+        lead: "Lead",
+        *,
+        stop: "Stop" = None,
+        ttl: float | None = None,
+        note: str | None = None,
+        on_lost: "OnLost" = None,
     ) -> None:
         """Call `lead` with a `Term` whenever this process is the leader, until `stop` is set; return then.
 
@@ -254,6 +263,7 @@ class Client(Synchronizes):
             lead: called in this thread. Its exception gives the leadership up, and is raised here.
             stop: a `threading.Event` that ends the campaign, within about a second if it waits; default None: never.
             ttl: as for `lock`. A dead leader is followed within this time and about a second.
+            note: as for `lock`.
             on_lost: as for `lock`.
 
         Raises:
@@ -261,7 +271,7 @@ class Client(Synchronizes):
         """
         from relock.election import campaign
 
-        campaign(partial(self.lock, name, ttl=ttl), lead, stop, on_lost)
+        campaign(partial(self.lock, name, ttl=ttl, note=note), lead, stop, on_lost)
 
     # Looking --------------------------------------------------------------------------------------------------------
 

@@ -66,6 +66,7 @@ def test_status_of_a_free_lock(server: Server, name: str) -> None:
         "held_for_seconds": None,
         "lease_left_seconds": 0.0,
         "token": None,
+        "note": None,
         "readers": [],
         "queue": [],
         "waits_seconds": [],
@@ -149,6 +150,25 @@ def test_a_lock_that_rests_is_shown_without_an_owner(server: Server, client: Cli
     assert relock("ls", name, "--long", nodes=server.url).stdout.endswith("nobody: it rests\n")
     assert relock("release", name, "--force", nodes=server.url).returncode == 0
     assert not client.lock(name).locked()
+
+
+def test_a_note_is_shown_on_one_line(server: Server, client: Client, name: str) -> None:
+    with client.lock(name, note="nightly\x1b https://ci/7"):
+        status = relock("status", name, "--json", nodes=server.url), relock("status", name, nodes=server.url)
+        assert json.loads(status[0].stdout)["note"] == "nightly\x1b https://ci/7"
+        assert "\nnote        nightly\\x1b https://ci/7\n" in status[1].stdout
+        shown = relock("ls", name, "--long", "--json", nodes=server.url), relock("ls", name, "--long", nodes=server.url)
+        assert json.loads(shown[0].stdout)[0]["note"] == "nightly\x1b https://ci/7"
+        assert shown[1].stdout.endswith(f"  {ME}: nightly\\x1b https://ci/7\n")
+        with start("watch", name, "--interval", "0.05", "--lines", "2", nodes=server.url) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().endswith(f"  {ME}: nightly\\x1b https://ci/7\n")
+            server.cli("HSET", f"lock:{{{name}}}", client.info(name).owner or "", "1 later")
+            assert process.stdout.readline().endswith(f"  {ME}: later\n")
+    with client.rwlock(name, note="reads").read, client.rwlock(name).read:
+        readers = json.loads(relock("status", name, "--json", nodes=server.url).stdout)["readers"]
+        assert [reader["note"] for reader in readers] == ["reads"]
+        assert "s left\n            reads\n" in relock("status", name, nodes=server.url).stdout
 
 
 def test_another_librarys_lock_without_an_end_is_valid_json(server: Server, name: str) -> None:

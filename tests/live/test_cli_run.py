@@ -202,6 +202,26 @@ def test_a_command_that_does_not_get_the_lock_has_an_exit_code_of_its_own(
     assert (report["outcome"], report["exit_code"], report["token"]) == ("not available", 75, None)
 
 
+def test_the_note_of_a_command_is_told_while_it_runs_and_to_another_one_that_gives_up(
+    start: Start, server: Server, client: Client, name: str
+) -> None:
+    first = start(server.url, "run", name, "--note", "nightly https://ci/7", "--", "sleep", "600")
+    until(lambda: client.info(name).note == "nightly https://ci/7", within=WITHIN, what="the note is told")
+    second = start(server.url, "run", name, "--no-wait", "--", "true")
+    _, err = second.communicate(timeout=WITHIN)
+    assert (second.returncode, ": nightly https://ci/7, for " in err) == (75, True)
+    first.terminate()
+    first.communicate(timeout=WITHIN)
+    assert client.info(name).note is None
+
+
+def test_a_note_that_is_too_long_is_refused(start: Start, server: Server, name: str) -> None:
+    process = start(server.url, "run", name, "--note", 201 * "x", "--", "echo", "ran")
+    out, err = process.communicate(timeout=WITHIN)
+    assert (process.returncode, out) == (78, "")
+    assert "it must be a str of 1 to 200 bytes in UTF-8" in err
+
+
 def test_a_command_that_ends_at_once_is_not_run_again_too_soon(
     start: Start, server: Server, client: Client, name: str
 ) -> None:

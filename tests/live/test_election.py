@@ -97,8 +97,9 @@ def test_a_leader_leads_again_after_a_loss_and_is_told(
     campaign: Callable[..., Campaign], client: Client, name: str
 ) -> None:
     losses: list[Any] = []
-    one = campaign(on_lost=losses.append, ttl=6.0)
+    one = campaign(on_lost=losses.append, ttl=6.0, note="leads")
     until(lambda: one.terms, within=WITHIN, what="it leads")
+    assert client.info(name).note == "leads"
     assert client.force_release(name)
     assert one.terms[0].lost.wait(WITHIN)
     with pytest.raises(LockLostError):
@@ -217,6 +218,7 @@ async def test_tasks_elect_a_leader_too(server: Deployment, name: str) -> None:
 
     async def lead(term: AsyncTerm) -> None:
         tokens.append(await term.ensure())
+        assert (await client.info(name)).note == "leads"
         while True:
             turn = await turns.get()
             if turn == "return":
@@ -231,7 +233,7 @@ async def test_tasks_elect_a_leader_too(server: Deployment, name: str) -> None:
                 raise ValueError(turn)
 
     async with AsyncClient(server.url, **options_for(server.url, {"node_timeout": 5.0})) as client:
-        campaign = asyncio.ensure_future(client.elect(name, lead))
+        campaign = asyncio.ensure_future(client.elect(name, lead, note="leads"))
         for turn in ("return", "lose", "resign"):
             turns.put_nowait(turn)
             if turn == "resign":

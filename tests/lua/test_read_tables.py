@@ -642,6 +642,19 @@ def test_inspect_tells_of_readers_and_of_a_writer_beside_which_one_reads(master:
     assert master.call("inspect")[0] == b"free"
 
 
+def test_readers_have_notes_and_other_values_that_are_no_counts_are_none(master: Master) -> None:
+    assert master.call("acquire", owner=ME, count="2 why")[0] == b"granted"
+    assert master.call("acquire", owner=YOU)[0] == b"granted"
+    assert master.call("extend", owner=ME)[0] == b"extended"
+    readers = master.call("inspect")[3]
+    assert dict(zip(readers[::3], readers[1::3], strict=True)) == {ME: b"2 why", YOU: 1}
+    master.redis.hset(KEYS.lock, YOU, "x y")
+    assert master.call("inspect")[3][1::3].count(0) == 1
+    for owner in (ME, YOU):
+        assert master.call("release", owner=owner)[0] == b"released"
+    assert master.holders() == {}
+
+
 @pytest.mark.parametrize("first", [OTHER, YOU])
 def test_force_release_ends_all_readers_and_wakes_the_first(master: Master, first: bytes) -> None:
     master.read(ME, THEY)

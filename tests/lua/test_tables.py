@@ -72,7 +72,7 @@ class Master(ScriptMaster):
         return found
 
 
-def acquire(master: Master, owner: bytes = ME, count: int = 1, fair: int = 1, **other: Any) -> list[Any]:
+def acquire(master: Master, owner: bytes = ME, count: int | bytes = 1, fair: int = 1, **other: Any) -> list[Any]:
     own = {"owner": owner, "count": count, "lease_ms": LEASE_MS, "token_ms": TOKEN_MS, "fair": fair, "proposal": 0}
     return master.call("acquire", **own, **other)
 
@@ -900,6 +900,67 @@ def test_force_release_ends_a_rest(master: Master) -> None:
     status, _, later = acquire(master, YOU)
     assert status == b"granted"
     assert later > token
+
+
+# notes ----------------------------------------------------------------------------------------------------------------
+
+NOTE = "nightly \u00e4\nhttps://ci/7".encode()
+
+
+def look(master: Master) -> list[Any]:
+    """Return what `inspect` says, but for the times."""
+    status, _, *found = master.call("inspect", limit=9)
+    return [status, *(found[1:] if status != b"free" else found)]
+
+
+def test_a_note_stands_behind_the_count_of_its_hold_and_ends_with_it(master: Master) -> None:
+    token = acquire(master, count=b"1 " + NOTE)[2]
+    assert master.holder() == {ME: b"1 " + NOTE}
+    assert look(master) == [b"noted", ME, 1, token, NOTE, []]
+    again, other = acquire(master, count=b"1 " + NOTE), acquire(master, YOU)
+    assert (again[0], again[2], other[0], other[4]) == (b"granted", token, b"refused", ME)
+    assert master.call("count", owner=ME, count=b"12 " + NOTE, lease_ms=0)[0] == b"counted"
+    assert look(master) == [b"noted", ME, 12, token, NOTE, []]
+    assert release(master)[0] == b"released"
+    assert look(master) == [b"free", token, []]
+    assert master.call("heal", owner=ME, value=b"3 " + NOTE, fence=token, lease_ms=LEASE_MS)[0] == b"healed"
+    assert look(master) == [b"noted", ME, 3, token, NOTE, []]
+    assert master.call("force_release", fence=0, lease_ms=LEASE_MS)[0] == b"released"
+    assert enqueue(master, YOU)[0] == b"granted"
+    assert look(master)[:3] == [b"held", YOU, 1]
+
+
+def test_a_rest_has_no_note(master: Master) -> None:
+    acquire(master, count=b"1 " + NOTE)
+    rest(master, SHORT_MS)
+    assert master.holder() == REST
+
+
+@pytest.mark.parametrize(("before", "after"), [("1", "1 why"), ("3", "3 why"), ("2 another", "2 another")])
+def test_an_extension_adds_a_note_where_there_is_none_and_leaves_the_count(
+    master: Master, before: str, after: str
+) -> None:
+    acquire(master, count=before.encode())
+    lengths = {"lease_ms": 3 * LEASE_MS, "token_ms": 3 * LEASE_MS + 1_000}
+    for _ in range(2):
+        assert master.call("extend", "why", owner=ME, **lengths)[0] == b"extended"
+        assert master.holder() == {ME: after.encode()}
+        assert LEASE_MS < master.redis.pttl(KEYS.lock) < master.redis.pttl(KEYS.token)
+    assert master.call("extend", "why", owner=YOU, **lengths)[0] == b"absent"
+    assert master.call("extend", "why", owner=ME, **lengths, not_after_us=1)[0] == b"void"
+    assert master.holder() == {ME: after.encode()}
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "note"), [("x y", 0, None), ("1 ", 1, None), (" y", 0, None), ("1 " + 999 * "y", 1, 218 * b"y")]
+)
+def test_the_value_of_another_program_is_read_in_part(
+    master: Master, value: str, count: int, note: bytes | None
+) -> None:
+    master.redis.hset(KEYS.lock, ME, value)
+    status, _, _, holder, found, _, *more = master.call("inspect", limit=9)
+    assert (holder, found) == (ME, count)
+    assert [status, *more] == ([b"held", []] if note is None else [b"noted", note, []])
 
 
 # inspect and force_release --------------------------------------------------------------------------------------------

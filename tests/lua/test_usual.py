@@ -97,7 +97,9 @@ def run(client: Any, name: str, socket: str, marker: list[bytes], **other: Any) 
     if name == "extend":
         given |= {"lease_ms": 9_000, "token_ms": 10_000}
     keys = [getattr(KEYS, key.name) for key in script.keys if not key.optional] + marker
-    return client.eval(script.source, len(keys), *keys, *[given[argument.name] for argument in script.arguments])
+    return client.eval(
+        script.source, len(keys), *keys, *[given[one.name] for one in script.arguments if one.name != "..."]
+    )
 
 
 def test_two_grants_of_one_microsecond_have_tokens_of_their_own() -> None:
@@ -246,6 +248,15 @@ def test_a_count_is_written_on_a_master_that_is_out_of_memory() -> None:
     master.is_full = True
     assert call(master, "count", count=2, lease_ms=0)[0] == b"counted"
     assert master.contents(KEYS.lock) == {ME: b"2"}
+
+
+def test_a_note_is_added_on_a_master_that_is_out_of_memory() -> None:
+    master = VirtualMaster(Clock(), "this")
+    call(master, "acquire")
+    master.is_full = True
+    made = load("extend").call(KEYS, "why", owner=ME, lease_ms=9_000, token_ms=10_000)
+    assert as_list(master.execute(made, FAR, b"", 0))[0] == b"extended"
+    assert master.contents(KEYS.lock) == {ME: b"1 why"}
 
 
 def test_a_count_leaves_a_lease_without_end_on_a_master_that_is_out_of_memory() -> None:

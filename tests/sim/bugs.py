@@ -772,8 +772,8 @@ BUGS = [
     Bug(
         "a permit is healed in another slot",
         f"{CORE}/flows/extend.py",
-        "value=hold.kept,",
-        "value=hold.kept and hold.kept - 1,",
+        "value = hold.spec.value_of(hold.kept)",
+        "value = hold.kept and hold.kept - 1",
         seed=1512,
     ),
     Bug(

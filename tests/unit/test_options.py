@@ -147,6 +147,9 @@ def test_names_of_a_wrong_type(name: Any) -> None:
         {"at_least": -0.1},
         {"at_least": math.inf},
         {"at_least": math.nan},
+        {"note": ""},
+        {"note": "\u00e4" * 101},
+        {"note": "\ud800"},
     ],
     ids=shown,
 )
@@ -160,7 +163,15 @@ def test_wrong_values_of_a_lock(of: Callable[..., object], option: dict[str, Any
 @pytest.mark.parametrize("of", [Client.lock, Client.synchronized])
 @pytest.mark.parametrize(
     "option",
-    [{"ttl": "1"}, {"timeout": True}, {"owner": 5}, {"on_lost": 5}, {"at_least": True}, {"unheard_of": 1}],
+    [
+        {"ttl": "1"},
+        {"timeout": True},
+        {"owner": 5},
+        {"on_lost": 5},
+        {"at_least": True},
+        {"note": b"x"},
+        {"unheard_of": 1},
+    ],
     ids=str,
 )
 def test_wrong_types_of_a_lock(of: Callable[..., object], option: dict[str, Any]) -> None:
@@ -254,6 +265,15 @@ def test_only_a_lock_of_one_name_and_one_owner_rests(door: type[Any]) -> None:
     for make in (partial(client.rwlock, "a"), partial(client.lock_all, ["a"]), partial(client.semaphore, "a", 2)):
         with pytest.raises(TypeError, match=r"no such option as 'at_least': it is an option of lock\(\)"):
             make(at_least=5)
+
+
+@pytest.mark.parametrize("door", [Client, AsyncClient])
+def test_all_locks_can_have_notes_and_permits_have_none(door: type[Any]) -> None:
+    client = door(NOWHERE)
+    for make in (partial(client.lock, "a"), partial(client.rwlock, "a"), partial(client.lock_all, ["a"])):
+        make(note="\u00e4" * 100)
+    with pytest.raises(TypeError, match=r"no such option as 'note': it is an option of lock\(\)"):
+        client.semaphore("a", 2, note="why")
 
 
 def test_passwords_reach_no_repr_and_no_error() -> None:

@@ -114,6 +114,8 @@ class Calls:
             is_plain = not (spec.is_shared or host.holds.had_readers)
             beside, failed = ALONE if is_plain else (yield from beside_own(host, spec, who))
             outcome = failed or (yield from self._take(record, spec, who, until, count=count, beside=beside))
+            if spec.options.note is not None and isinstance(outcome, Refused) and outcome.ticket is not None:
+                outcome = yield from inspect_flows.with_note(outcome, spec, until + spec.node_timeout, host.clock)
         if outcome is None and (spec.options.on_lost is not None or host.tells_losses):
             self._hub.hear_ends()
         if record.gate is not None:
@@ -201,7 +203,7 @@ class Calls:
         host, owners = self._host, record.owners
         jitter, propose = host.platform.chance, host.propose
         missed, crowd = self._hub.turns_missed, self._is_crowded or bool
-        value = count if count > 1 else first_value(spec, jitter)
+        value = spec.value_of(count) if count > 1 else first_value(spec, jitter)
         return Wait(spec, owners[0], value, until, host.clock, jitter, owners, in_line, propose, crowd, missed, record)
 
     def _note_wait(self, record: CallRecord, who: Owner, first: First | None, started_at: float, until: float) -> None:
@@ -313,7 +315,7 @@ class Calls:
         host = self._host
         hold.wanted = count  # Note, then send: if the janitor is writing an older count now, it writes this one too
         longest = min(host.node_timeout, hold.spec.node_timeout)
-        sent_at, request = host.clock(), release_flows.count_request(count)
+        sent_at, request = host.clock(), release_flows.count_request(hold, count)
         first: Sequence[Answer] = (
             self._at_once and self._at_once(request, hold.keys, hold.owner, sent_at, sent_at + longest)
         ) or (yield Exchange(request, hold.keys, hold.owner, sent_at, sent_at + longest, is_count_certain, ends=True))

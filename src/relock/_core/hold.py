@@ -60,6 +60,7 @@ class Hold:
         is_forced: True once a client says that it has ended the hold by force, unless a quorum still has the hold.
         is_stalled: True while the owner's event loop stands still for too long; the hold is not renewed then.
         is_short: True if a releaser gave the hold with a short lease, and no quorum has confirmed more.
+        untold_note: the note, until a quorum confirms a renewal, if a releaser gave the hold without it; else None.
         takes_turns: True if the owner may have several calls under way, which take turns at a gate.
         entered_by: the task that uses the hold, if the owner is a thread that runs an event loop; else None.
         loss: the `Loss`, set once, when the hold is lost.
@@ -107,6 +108,7 @@ class Hold:
         "token",
         "told_until",
         "ttl",
+        "untold_note",
         "wanted",
     )
 
@@ -122,6 +124,7 @@ class Hold:
         self.leased: float | None = None
         self.token, self.deadline, self.lease_ends, self.settled, self.answers, begins, self.is_short, repeated = grant
         self.healing_pending = repeated
+        self.untold_note = None if begins is None else options.note
         self.count = self.wanted = count
         # The hold was not granted before this moment: that of the request, or the earliest of a releaser's grant.
         self.granted_at = granted_at = grant.end - spec.validity if begins is None else begins
@@ -288,7 +291,7 @@ class Hold:
         if not is_in_time:
             return False
         if extended >= self.quorum:
-            self.is_short = False
+            self.is_short, self.untold_note = False, None
             if ttl is None or ttl >= self.ttl:
                 self.leased = None
             self.renew_at = sent_at + self.lease / RENEW_PART if self.renew else FOREVER

@@ -38,7 +38,7 @@ class CallTemplates(NamedTuple):
         mark: the end of the waiters' names: what a waiter for permits asks for, or that it is a reader.
         grant_mark: the same, with the lease that a releaser may give such a waiter, if any.
         kept: the name of the argument that the masters keep for an owner: ``count``, or ``slot``.
-        usual: the value of this argument in the prepared requests.
+        usual: the value of this argument in the prepared requests; with a note, see `noted`.
         taking: the request that takes the lock for one level, prepared but for the owner and a proposed token.
         acquire: the same without a proposed token, prepared but for the owner.
         enqueue: the request that takes the lock, or a place in a lone master's queue, for one level, prepared likewise.
@@ -53,7 +53,7 @@ class CallTemplates(NamedTuple):
     mark: bytes
     grant_mark: bytes
     kept: str
-    usual: int
+    usual: int | bytes
     taking: Prepared
     acquire: Prepared
     enqueue: Prepared
@@ -69,15 +69,15 @@ class CallTemplates(NamedTuple):
         return self.release.script.prepare(fence=fence, token_ms=token_ms(ttl), hand=self.hand)
 
 
-Options = tuple[type[LockKeys], bytes, float, bool, bool, bool]
+Options = tuple[type[LockKeys], bytes, float, bool, bool, bool, str | None]
 _templates: Cache[Options, CallTemplates] = Cache()
 
 
 def _templates_for(script_name: Callable[[str], str], options: Options) -> CallTemplates:
-    _, mark, ttl, fair, hands_over, takes_grants = options
+    _, mark, ttl, fair, hands_over, takes_grants, note = options
     load_all()
     lease, token, is_fair, hand = b"%d" % lease_ms(ttl), b"%d" % token_ms(ttl), b"%d" % fair, b"%d" % hands_over
-    kept, usual = ("slot", ANY_SLOT) if b"/" in mark else ("count", 1)
+    kept, usual = ("slot", ANY_SLOT) if b"/" in mark else ("count", noted(1, note))
     taking = load(script_name("acquire")).prepare(**{kept: usual}, lease_ms=lease, token_ms=token, fair=is_fair)
     queueing: dict[str, bytes | int] = {"ticket": TICKET_AT_ONCE, "alive_ms": ALIVE_MS, "queue_ms": QUEUE_MS}
     return CallTemplates(
@@ -143,7 +143,7 @@ class LockSpec:
             mark, takes_grants, hands_over = READ_MARK, False, hands_over and len(masters) == 1
         if client.redisson and keys.__class__ is LockKeys:
             keys = RedissonKeys(*keys)
-        said_by = keys.__class__, mark, options.ttl, options.fair, hands_over, takes_grants
+        said_by = keys.__class__, mark, options.ttl, options.fair, hands_over, takes_grants, options.note
         return cls(
             keys=keys,
             masters=masters,
@@ -158,6 +158,10 @@ class LockSpec:
             slots=wish.limit if wish is not None and len(masters) > 1 else None,
             is_shared=is_shared,
         )
+
+    def value_of(self, count: int) -> int | bytes:
+        """Return what the masters keep for an owner with so many levels."""
+        return noted(count, self.options.note)
 
     def for_readers(self, client: ClientOptions) -> "LockSpec":
         """Return the spec of the readers of the same lock, with the same options."""
@@ -188,6 +192,14 @@ class MultiSpec:
 def rest_request(left: float, fence: int, ttl: float) -> Prepared:
     """Return the request that ends a hold of `ttl` seconds, and has the lock rest for the `left` seconds."""
     return load("rest").prepare(rest_ms=lease_ms(left), fence=fence, token_ms=token_ms(max(left, ttl)))
+
+
+def noted(count: int, note: str | None) -> int | bytes:
+    """Return the value of a hold's field on the masters: the hold count; with a note, a blank and the note behind it.
+
+    So a note has the lease of its hold, and ends with it, whatever ends it.
+    """
+    return count if note is None else b"%d %b" % (count, note.encode())
 
 
 def lease_ms(ttl: float) -> int:

@@ -78,6 +78,7 @@ class Refused(NamedTuple):
         ticket: the largest ticket that a master proposed, or None if the caller asked for no place in the queue.
         undecided: a master may have granted the lock all the same, so that an undo is needed.
         placed: every master that has answered (a quorum) has written that ticket, and none has granted the lock.
+        note: the note of the holder, if the caller has waited in vain, and has a note of its own; else None.
     """
 
     holder: str | None
@@ -86,6 +87,7 @@ class Refused(NamedTuple):
     ticket: int | None
     undecided: bool
     placed: bool = False
+    note: str | None = None
 
 
 class NoQuorum(NamedTuple):

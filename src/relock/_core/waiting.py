@@ -67,7 +67,7 @@ class Wait(NamedTuple):
 
     spec: LockSpec
     waiter: bytes
-    value: int
+    value: int | bytes
     until: float
     clock: Clock
     jitter: Callable[[], float]
@@ -78,12 +78,12 @@ class Wait(NamedTuple):
     missed: Callable[[bytes], int] = lambda _waiter: 0
     record: CallRecord = NO_CALL
 
-    def take_call(self, owner: bytes, value: int) -> Call:
+    def take_call(self, owner: bytes, value: int | bytes) -> Call:
         """Return the call that takes the lock for `owner` if the lock is free and no other waiter's turn has come."""
         return take_call(self.spec, owner, value, self.propose())
 
 
-def first_value(spec: LockSpec, jitter: Callable[[], float]) -> int:
+def first_value(spec: LockSpec, jitter: Callable[[], float]) -> int | bytes:
     """Return what the first attempt asks for: one level, or any slot; if it must name one, `jitter` chooses."""
     return spec.templates.usual if spec.slots is None else min(int(jitter() * spec.slots), spec.slots - 1)
 
@@ -149,7 +149,7 @@ class _Waiting:
     refusal: Refused | None = None  # the last refusal by a quorum
     asked_at: float = NEVER  # when the last look sent its last request
     missed: int = 0  # the number of missed turns at the last look
-    value: int = field(default=Factory(lambda self: self.wait.value, takes_self=True))  # of the next attempt
+    value: int | bytes = field(default=Factory(lambda self: self.wait.value, takes_self=True))  # of the next attempt
     slots_tried: int = 0  # the number of other slots that were tried since the last sleep
 
     @property

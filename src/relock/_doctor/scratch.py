@@ -106,7 +106,7 @@ class Scratch:
         yield "acquire", self.call("acquire", one), "granted"
         yield "enqueue", self.call("enqueue", two), "queued"
         yield "inspect", self.call("inspect", one), "held"
-        yield "extend", self.call("extend", one), "extended"
+        yield "extend", self.call("extend", one, "a note"), "extended"
         yield "count", self.call("count", one), "counted"
         yield "release", self.call("release", one), "released"
         yield "heartbeat", self.call("heartbeat", two, 1, two), "tended"

@@ -28,17 +28,17 @@ def facts_of(state: State) -> dict[str, Any]:
     """Return the state for JSON: `held_for_seconds` and the like are None where the masters do not tell them."""
     if isinstance(state, LatchInfo):
         return {"name": state.name, "kind": state.kind, "arrived": list(state.arrived)}
-    held_for, left, resting = None, max((holder.ttl for holder in state.holders), default=None), {}
+    held_for, left, of_lock = None, max((holder.ttl for holder in state.holders), default=None), {}
     if isinstance(state, LockInfo):
         held_for, left = state.held_for, state.ttl if state.held and math.isfinite(state.ttl) else None
-        resting = {"resting": state.resting}
+        of_lock = {"resting": state.resting, "note": state.note}
     return {
         **common_facts(state),
         "holders": [holder.owner for holder in state.holders],
         "held_for_seconds": held_for,
         "lease_left_seconds": left,
         "first_waits_seconds": state.waits[0] if state.waits else None,
-        **resting,
+        **of_lock,
     }
 
 
@@ -51,7 +51,7 @@ def common_facts(state: LockInfo | SemaphoreInfo) -> dict[str, Any]:
 
 
 def in_words(state: State) -> str:
-    """Return the holder, and how many others there are, or that it rests; of a latch, how many parties are missing."""
+    """Return the holder and its note, or how many others there are; of a latch, how many parties are missing."""
     if isinstance(state, LatchInfo):
         missing = f"{state.missing} of {state.parties} are missing" if state.arrived else "nobody has arrived"
         return "open" if state.missing == 0 else f"closed: {missing}"
@@ -60,4 +60,6 @@ def in_words(state: State) -> str:
         return "nobody: it rests"
     if not owners:
         return "another library" if isinstance(state, LockInfo) and state.held else "nobody"
-    return owners[0] if len(owners) == 1 else f"{owners[0]} and {len(owners) - 1} more"
+    if len(owners) > 1:
+        return f"{owners[0]} and {len(owners) - 1} more"
+    return f"{owners[0]}: {printable(state.note)}" if isinstance(state, LockInfo) and state.note else owners[0]

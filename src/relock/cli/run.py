@@ -96,6 +96,8 @@ lock. If it is stopped all the same (SIGSTOP) until the lease is over, the comma
               help="How long to wait for the lock; without it, as long as it takes.")  # fmt: skip
 @click.option("--at-least", type=Seconds(0.0, TTL_SECONDS_MAX), default=0.0,
               help="How long the lock stays taken from the grant on, even if COMMAND ends earlier.")  # fmt: skip
+@click.option("--note", metavar="TEXT",
+              help="What the masters keep with the lock for people that look at it: at most 200 bytes.")  # fmt: skip
 @click.option("--no-wait", is_flag=True, help="Look once, and give up if another owner has the lock or waits for it.")
 @click.option("--patience", type=Seconds(0.0, TTL_SECONDS_MAX), default=30.0, show_default=True,
               help="How long to go on while too few masters answer.")  # fmt: skip
@@ -114,6 +116,7 @@ def run(
     restart_guard: float | None,
     wait_seconds: float | None,
     at_least: float,
+    note: str | None,
     no_wait: bool,
     patience: float,
     grace: float | None,
@@ -129,7 +132,7 @@ def run(
     report = Report(name)
     long_wait = LONG_WAIT_SECONDS if sys.stderr.isatty() else None
     client = where.client(ttl=ttl, restart_guard=restart_guard, patience=patience, long_wait=long_wait, on_event=_tell)
-    runner = Runner(client, report, limits, at_least)
+    runner = Runner(client, report, limits, at_least, note)
     try:
         report.exit_code = runner.run(command, 0.0 if no_wait else wait_seconds)
     except CommandFailed as error:
@@ -149,6 +152,7 @@ class Runner:
     report: Report
     limits: Limits
     at_least: float
+    note: str | None
 
     def run(self, words: tuple[str, ...], wait_seconds: float | None) -> int:
         """Run the command; return the exit code. Whatever happens, the child ends and the lock is no longer held."""
@@ -159,7 +163,9 @@ class Runner:
             never_wait_for_stderr()
             signals.install()
             with self.client:
-                lock = self.client.lock(self.report.name, at_least=self.at_least, on_lost=lambda _loss: signals.wake())
+                lock = self.client.lock(
+                    self.report.name, at_least=self.at_least, note=self.note, on_lost=lambda _loss: signals.wake()
+                )
                 self._take(lock, wait_seconds, signals)
                 return self._hold(lock, command, signals)
         except Interrupted as interrupt:

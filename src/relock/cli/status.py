@@ -114,8 +114,14 @@ def _lock_as_json(info: LockInfo, found: Found | None) -> dict[str, Any]:
         "held_for_seconds": info.held_for,
         "lease_left_seconds": info.ttl if math.isfinite(info.ttl) else None,  # JSON knows no infinity
         "token": info.token,
+        "note": info.note,
         "readers": [
-            {"owner": reader.owner, "hold_count": reader.hold_count, "lease_left_seconds": reader.ttl}
+            {
+                "owner": reader.owner,
+                "hold_count": reader.hold_count,
+                "lease_left_seconds": reader.ttl,
+                "note": reader.note,
+            }
             for reader in info.readers
         ],
         "waits_seconds": list(info.waits),
@@ -168,13 +174,18 @@ def _named(owner: str) -> str:
 def _lock_lines(info: LockInfo) -> list[tuple[str, str]]:
     token = "token" if info.held else "last token", str(info.token) if info.token is not None else "none"
     if info.readers:
-        said = [f"{_named(one.owner)}, hold count {one.hold_count}, {one.ttl:.3f} s left" for one in info.readers]
-        return [("lock", info.name), *(("reader", reader) for reader in said), token]
+        lines = [("lock", info.name)]
+        for one in info.readers:
+            lines.append(("reader", f"{_named(one.owner)}, hold count {one.hold_count}, {one.ttl:.3f} s left"))
+            lines += [("", one.note)] if one.note else []
+        return [*lines, token]
     lease = f"{info.ttl:.3f} s left" if math.isfinite(info.ttl) else "without an end"
     if info.resting:
         return [("lock", info.name), ("holder", in_words(info)), ("rests", f"for {info.ttl:.3f} s more"), token]
     holder = _named(info.owner) if info.owner else "another library's lock" if info.held else "nobody"
     lines = [("lock", info.name), ("holder", holder)]
+    if info.note:
+        lines.append(("note", info.note))
     if info.held_for is not None:
         lines.append(("held for", span(info.held_for)))
     if info.held:

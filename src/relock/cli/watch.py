@@ -23,7 +23,8 @@ The masters are asked every --interval seconds: of several changes between two q
 --json each line is an object, whose `at` is a Unix time. If too few masters answer, that is a line, too.
 """
 
-_CHANGING = ("holders", "resting", "queue", "arrived", "error")  # facts whose changes are shown; times always change
+# The facts whose changes are shown; times always change.
+_CHANGING = ("holders", "note", "resting", "queue", "arrived", "error")
 
 
 @click.command(help=HELP)

@@ -95,7 +95,8 @@ class Rig(ABC):
         counts = []
         for master in range(self.masters):
             holders = self.ask(master, "HKEYS", key_of(name))
-            levels = [int(self.ask(master, "HGET", key_of(name), owner.decode()) or 0) for owner in holders]
+            values = [self.ask(master, "HGET", key_of(name), owner.decode()) or b"0" for owner in holders]
+            levels = [int(value.partition(b" ")[0]) for value in values]  # behind a blank there may be a note
             counts.append(sum(levels) + self.ask(master, "HLEN", permits_key_of(name)))
         return counts
 

@@ -243,11 +243,15 @@ def test_checks_are_made_though_the_first_came_when_no_thread_could_be_started()
         janitor.join(5)
 
 
+WITHOUT_A_NOTE = SimpleNamespace(options=SimpleNamespace(note=None))
+
+
 class CountedHold(SimpleNamespace):
     """A hold as the janitor sees it."""
 
     def __init__(self, count: int, *, counts_until: float, owner: bytes = WAITER) -> None:
         super().__init__(keys=KEYS, owner=owner, count=count, wanted=count, settling=True, counts_until=counts_until)
+        self.spec = WITHOUT_A_NOTE
 
     __hash__ = object.__hash__  # type: ignore[assignment]  # copies of a hold are not equal to it
 
@@ -261,7 +265,7 @@ class CountedHold(SimpleNamespace):
 class Busy:
     """A hold whose owner asks to settle a count at the moment when the janitor finds that it has settled the last."""
 
-    keys, owner, count, wanted = KEYS, WAITER, 1, 1
+    keys, owner, count, wanted, spec = KEYS, WAITER, 1, 1, WITHOUT_A_NOTE
 
     def __init__(self, janitor: Janitor) -> None:
         self.janitor = janitor

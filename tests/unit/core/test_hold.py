@@ -1,13 +1,14 @@
 """A hold's validity, and the watchdog's decisions, without a clock."""
 
 import math
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 from attrs import evolve
 
 from relock._core.clocks import ClockStep
-from relock._core.effects import Answer, Ask, Failure
+from relock._core.effects import Answer, Ask, Effect, Failure
 from relock._core.flows.extend import extend, heal
 from relock._core.hold import (
     FOREVER,
@@ -21,7 +22,9 @@ from relock._events import LossCode
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import Owner
+from relock._scripts import Call
 
+GRANT = Grant(7, 9.0, [9.0], True, [[[b"granted", 0, 7]]])
 EXTENDED, ABSENT = [b"extended", 0], [b"absent", 0]
 SILENT = Failure("a", "silent")
 
@@ -80,6 +83,29 @@ def test_a_renewal_counts_for_the_lease_that_was_sent_also_where_a_longer_one_is
         flow.send([[EXTENDED]])
     assert 9.0 < one.deadline < 10.0
     assert one.leased == 9.0
+
+
+def renewing(one: Hold) -> tuple[Generator[Effect, Any, Any], tuple[Call, ...]]:
+    """Return a renewal that waits for its answers, and the calls that it has sent."""
+    flow = extend((one,), lambda: 1.0, 0.5)
+    ask = next(flow)
+    assert isinstance(ask, Ask)
+    return flow, ask.calls
+
+
+@pytest.mark.parametrize("ttl", [9.0, 90.0], ids=["its own lease", "a longer one"])
+def test_only_the_first_extension_of_a_hold_that_a_releaser_gave_tells_its_note(ttl: float) -> None:
+    one = hold()
+    one.ask_for(ttl)
+    (without,) = renewing(one)[1]
+    spec = evolve(one.spec, options=evolve(one.spec.options, note="why"))
+    assert Hold(spec, b"me:1", Owner(1, None, None), GRANT, 1).untold_note is None, "the acquire has told it"
+    one.untold_note = Hold(spec, b"me:1~1", Owner(1, None, None), GRANT._replace(begins=0.0), 1).untold_note
+    flow, (call,) = renewing(one)
+    assert (call.own, call.rest, call.rest_count) == (without.own, b"$3\r\nwhy\r\n", 1)
+    with pytest.raises(StopIteration):
+        flow.send([[EXTENDED]])
+    assert renewing(one)[1] == (without,)
 
 
 def test_a_longer_lease_that_was_confirmed_is_renewed_after_a_third_of_it() -> None:

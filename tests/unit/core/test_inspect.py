@@ -32,7 +32,7 @@ def test_another_look_is_worth_it_where_ended_connections_make_up_for_a_quorum(
     assert is_worth_another_look(replies) is is_worth
 
 
-def shared(*readers: tuple[bytes, int, int], token: int = 7) -> Reply:
+def shared(*readers: tuple[bytes, int | bytes, int], token: int = 7) -> Reply:
     return [b"shared", 10, token, [part for reader in readers for part in reader], [b"me:9", b"2"]]
 
 
@@ -88,6 +88,35 @@ def test_the_holders_of_a_lock_are_its_only_holder_or_none() -> None:
     assert (info.kind, info.holders) == ("lock", (Holder("me:1", 2, 5.0),))
     assert LockInfo("a", None, 0, 0.0, None, ()).holders == ()
     assert LockInfo("a", None, 0, 5.0, None, ()).holders == (), "another library's lock has no owner"
+
+
+def noted(owner: bytes, note: bytes, count: int = 1) -> Reply:
+    return [b"noted", 10, 5_000, owner, count, 7, note, [b"me:9", b"2"]]
+
+
+def test_the_note_is_that_of_the_holder_also_where_only_some_masters_have_it() -> None:
+    info = agree("a", [held(b"me:1", 2), noted(b"me:1", b"why \xff"), noted(b"you:1", b"another", 3)])
+    assert info is not None
+    assert (info.owner, info.hold_count, info.token, info.note) == ("me:1", 2, 7, "why \ufffd")
+    assert info.holders == (Holder("me:1", 2, 5.0, "why \ufffd"),)
+    assert info.queue == ("me:9",)
+    free = agree("a", [FREE, FREE, noted(b"me:1", b"why")])
+    assert (free and free.owner, free and free.note) == (None, None)
+
+
+def test_each_reader_has_its_own_note_and_the_lock_that_of_the_first() -> None:
+    readers = shared((b"me:1&", b"2 why", 3_000), (b"you:1&", 1, 9_000), (b"me:2&", b"1 two words", 5_000))
+    info = agree("a", [readers])
+    assert info is not None
+    assert [(one.owner, one.hold_count, one.note) for one in info.readers] == [
+        ("you:1&", 1, None),
+        ("me:2&", 1, "two words"),
+        ("me:1&", 2, "why"),
+    ]
+    assert info.note is None
+    some = agree("a", [shared((b"me:1&", b"2 why", 3_000)), shared((b"me:1&", 2, 3_000))])
+    assert some is not None
+    assert (some.note, some.hold_count) == ("why", 2)
 
 
 def test_a_lock_that_rests_is_held_without_an_owner_where_most_masters_say_so() -> None:

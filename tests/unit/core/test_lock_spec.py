@@ -9,11 +9,11 @@ from relock import _scripts
 from relock._core.lock_spec import LockSpec
 from relock._keys import lock_keys
 from relock._options import ClientOptions
-from relock._scripts import load, script_names
+from relock._scripts import Prepared, load, script_names
 
 
 def spec(**options: Any) -> LockSpec:
-    of_lock = {option: options.pop(option) for option in ("fair", "ttl") if option in options}
+    of_lock = {option: options.pop(option) for option in ("fair", "ttl", "note") if option in options}
     client = ClientOptions(**options)
     return LockSpec.of(lock_keys("lock", "a"), ("a",), client.for_lock(**of_lock), client)
 
@@ -50,3 +50,16 @@ def test_no_call_reads_a_script_from_its_file(monkeypatch: pytest.MonkeyPatch, t
 def test_locks_with_the_same_options_share_what_they_say() -> None:
     assert spec().templates is spec(patience=1.0).templates
     assert spec().templates is not spec(ttl=20.0).templates
+
+
+def test_a_note_stands_behind_the_count_in_each_request_that_writes_one_and_in_no_other() -> None:
+    plain, noted = spec().templates, spec(note="w\u00e9").templates
+    assert (plain.usual, noted.usual) == (1, b"1 w\xc3\xa9")
+    for one, other in zip(plain, noted, strict=True):
+        if not isinstance(one, Prepared) or not isinstance(other, Prepared):
+            assert one in (other, 1)
+        elif one.script.name in ("release", "extend"):
+            assert one.others == other.others
+        else:
+            assert other.others == one.others.replace(b"$1\r\n1\r\n", b"$5\r\n1 w\xc3\xa9\r\n", 1)
+    assert [spec().value_of(2), spec(note="why").value_of(2)] == [2, b"2 why"]

@@ -30,10 +30,10 @@ First = tuple[float, Sequence[Answer]]
 Attempt = Generator[Effect, Any, tuple[Outcome, Sequence[Answer], float]]
 
 
-def take_call(spec: LockSpec, owner: bytes, value: int, proposal: int) -> Call:
+def take_call(spec: LockSpec, owner: bytes, value: int | bytes, proposal: int) -> Call:
     """Return the call that takes the lock if it is free and no other waiter's turn has come.
 
-    `value` is what the masters keep for the owner: the hold count, or the slot of a permit. `proposal` is a fencing
+    `value` is what the masters keep for the owner: a hold count with its note, or a slot. `proposal` is a fencing
     token for all of several masters to give; 0: none.
     """
     templates = spec.templates
@@ -50,7 +50,7 @@ def take_call(spec: LockSpec, owner: bytes, value: int, proposal: int) -> Call:
     )
 
 
-def enqueue_call(spec: LockSpec, owner: bytes, value: int, ticket: int) -> Call:
+def enqueue_call(spec: LockSpec, owner: bytes, value: int | bytes, ticket: int) -> Call:
     """Return the call that takes the lock if it is free and the waiter's turn, else a place in the queue."""
     templates = spec.templates
     if value == templates.usual and ticket == TICKET_AT_ONCE:

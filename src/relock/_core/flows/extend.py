@@ -67,17 +67,23 @@ def find_out(holds: Sequence[Hold], clock: Clock) -> Generator[Effect, Any, None
 
 def _call(hold: Hold, ttl: float) -> Call:
     """Return the call that renews the lease of `hold` for `ttl` seconds."""
-    if ttl == hold.spec.ttl:
+    note = hold.untold_note
+    if ttl == hold.spec.ttl and note is None:
         return hold.spec.templates.extend.call(hold.keys, hold.owner)
     return load(hold.keys.script_name("extend")).call(
-        hold.keys, owner=hold.owner, lease_ms=lease_ms(ttl), token_ms=token_ms(ttl)
+        hold.keys,
+        *([] if note is None else [note]),
+        owner=hold.owner,
+        lease_ms=lease_ms(ttl),
+        token_ms=token_ms(ttl),
     )
 
 
 def _heal_call(hold: Hold, ttl: float) -> Call:
     """Return the call that gives `hold` to a master, for `ttl` seconds."""
     script = load(hold.keys.script_name("heal"))
-    return script.call(hold.keys, owner=hold.owner, value=hold.kept, lease_ms=lease_ms(ttl), fence=hold.token)
+    value = hold.spec.value_of(hold.kept)
+    return script.call(hold.keys, owner=hold.owner, value=value, lease_ms=lease_ms(ttl), fence=hold.token)
 
 
 def heal(

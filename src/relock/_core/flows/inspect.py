@@ -10,7 +10,7 @@ from relock._core.effects import Ask, Clock, Effect, Failure, Reply
 from relock._core.flows.ask import first_of_each
 from relock._core.flows.notify import tell_ended
 from relock._core.lock_spec import LockSpec
-from relock._core.quorum import is_status, quorum_of
+from relock._core.quorum import Refused, is_status, quorum_of
 from relock._keys import LOCK
 from relock._owner import is_rest
 from relock._scripts import Call, load
@@ -30,11 +30,13 @@ class Holder:
         owner: ``<client>:<uuid>`` of the holder.
         hold_count: how many levels the holder has.
         ttl: seconds until its lease ends.
+        note: the text that it has given as ``note=``; None if it gave none.
     """
 
     owner: str
     hold_count: int
     ttl: float
+    note: str | None = None
 
 
 @frozen
@@ -53,6 +55,8 @@ class LockInfo:
             None if the lock is free, or held by readers or another library.
         waits: seconds for which each of the `queue` has waited, by its ticket: an approximation, too.
         resting: True if the lock was released, and stays taken for the rest of its ``at_least``: it has no owner then.
+        note: the text that the holder has given as ``note=``; None if it gave none, or if a release has given it the
+            lock less than about a second ago.
     """
 
     name: str
@@ -65,6 +69,7 @@ class LockInfo:
     held_for: float | None = None
     waits: tuple[float, ...] = ()
     resting: bool = False
+    note: str | None = None
 
     @property
     def held(self) -> bool:
@@ -76,7 +81,7 @@ class LockInfo:
         """Holder, as a tuple of one, or the `readers`; empty if the lock is free, or another library's."""
         if self.readers or self.owner is None:
             return self.readers
-        return (Holder(self.owner, self.hold_count, self.ttl),)
+        return (Holder(self.owner, self.hold_count, self.ttl, self.note),)
 
     @property
     def kind(self) -> str:
@@ -116,16 +121,18 @@ def agree(name: str, answers: MasterReplies) -> LockInfo | None:
     quorum = quorum_of(len(answers))
     if len(replies) < quorum:
         return None
-    held = [reply for reply in replies if reply[0] == b"held"]
+    held = [reply for reply in replies if reply[0] in (b"held", b"noted")]
     shared = [reply for reply in replies if reply[0] == b"shared"]
-    token = max(reply[5] if reply[0] == b"held" else reply[2] for reply in replies) or None
+    token = max(reply[2] if reply[0] in (b"free", b"shared") else reply[5] for reply in replies) or None
     queue, waits = waiters_in(replies, len(answers))
     if len(replies) - len(held) - len(shared) >= quorum:
         return LockInfo(name, None, 0, 0.0, token, queue, waits=waits)
     if len(shared) > len(held):
         readers = _readers(shared, quorum)
         first = readers[0]
-        return LockInfo(name, first.owner, first.hold_count, first.ttl, token, queue, readers, waits=waits)
+        return LockInfo(
+            name, first.owner, first.hold_count, first.ttl, token, queue, readers, waits=waits, note=first.note
+        )
     owners = [reply[3] for reply in held]
     _, now_us, pttl_ms, owner, count, *_ = max(held, key=lambda reply: (owners.count(reply[3]), reply[4]))
     ttl = max(pttl_ms, 1) / 1000 if pttl_ms >= 0 else float("inf")
@@ -133,7 +140,19 @@ def agree(name: str, answers: MasterReplies) -> LockInfo | None:
     if is_rest(holder):
         return LockInfo(name, None, 0, ttl, token, queue, waits=waits, resting=True)
     held_for = _seconds_since(token, now_us) if holder and token else None
-    return LockInfo(name, holder, count, ttl, token, queue, held_for=held_for, waits=waits)
+    noted = [reply[6] for reply in held if reply[0] == b"noted" and reply[3] == owner]
+    note = noted[0].decode(errors="replace") if noted else None
+    return LockInfo(name, holder, count, ttl, token, queue, held_for=held_for, waits=waits, note=note)
+
+
+def with_note(outcome: Refused, spec: LockSpec, until: float, clock: Clock) -> Generator[Effect, Any, Refused]:
+    """Return the outcome of a wait in vain with the note of its holder, if enough masters tell it before `until`."""
+    if outcome.holder is None or clock() >= until:
+        return outcome
+    call = load(spec.keys.script_name("inspect")).call(spec.keys, limit=1)
+    info = agree(spec.keys.name, (yield from read(call, until, clock)))
+    notes = [] if info is None else [one.note for one in info.holders if one.owner == outcome.holder]
+    return outcome._replace(note=notes[0]) if notes else outcome
 
 
 def waiters_in(replies: Sequence[Any], masters: int) -> tuple[tuple[str, ...], tuple[float, ...]]:
@@ -148,25 +167,27 @@ def _seconds_since(then_us: float, now_us: int) -> float:
     return max(0.0, now_us - max(0.0, then_us)) / 1e6  # another program may have written a negative ticket
 
 
-def holders_in(flat: Sequence[Any]) -> Iterator[tuple[bytes, int, int]]:
-    """Yield what a reply says of each of several holders: its name, what the master keeps for it, its ms left."""
+def holders_in(flat: Sequence[Any]) -> Iterator[tuple[bytes, int, int, str | None]]:
+    """Yield what a reply says of each of several holders: its name, its count or slot, its ms left, and its note."""
     for i in range(0, len(flat), HOLDER_FIELDS):
-        owner, kept, left_ms = flat[i : i + HOLDER_FIELDS]
-        yield owner, int(kept), int(left_ms)
+        owner, value, left_ms = flat[i : i + HOLDER_FIELDS]
+        kept, _, note = value.partition(b" ") if isinstance(value, bytes) else (value, b"", b"")
+        yield owner, int(kept), int(left_ms), note.decode(errors="replace") or None
 
 
 def _readers(replies: Sequence[Any], quorum: int) -> tuple[Holder, ...]:
     """Return the readers that a quorum of the masters name; if there are none, those that most masters name."""
-    found: dict[bytes, list[tuple[int, int]]] = {}
+    found: dict[bytes, list[tuple[int, int, str]]] = {}
     for reply in replies:
-        for owner, count, left_ms in holders_in(reply[3]):
-            found.setdefault(owner, []).append((left_ms, count))
+        for owner, count, left_ms, note in holders_in(reply[3]):
+            found.setdefault(owner, []).append((left_ms, count, note or ""))
     enough = min(quorum, max(map(len, found.values())))
     readers = []
     for owner, said in found.items():
         if len(said) >= enough:
-            left_ms = sorted((left for left, _ in said), reverse=True)[enough - 1]
-            readers.append(Holder(owner.decode(errors="replace"), max(count for _, count in said), left_ms / 1000))
+            lefts, counts, notes = zip(*said, strict=True)
+            left_ms = sorted(lefts, reverse=True)[enough - 1]
+            readers.append(Holder(owner.decode(errors="replace"), max(counts), left_ms / 1000, max(notes) or None))
     return tuple(sorted(readers, key=lambda reader: -reader.ttl))
 
 

@@ -95,7 +95,7 @@ def _holders(replies: Sequence[list[Any]], quorum: int) -> Generator[PermitHolde
 
 def _listed(reply: list[Any]) -> dict[tuple[bytes, int], int]:
     """Return the holders in the `reply` of one master: name and slot, and the ms left."""
-    return {(owner, kept): left_ms for owner, kept, left_ms in holders_in(reply[4])}
+    return {(owner, kept): left_ms for owner, kept, left_ms, _ in holders_in(reply[4])}
 
 
 def override(spec: LockSpec, limit: int, seconds: float, clock: Clock) -> Generator[Effect, Any, MasterReplies]:

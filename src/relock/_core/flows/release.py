@@ -7,14 +7,14 @@ from relock._caches import Cache
 from relock._core.effects import Answer, Ask, Clock, Effect, Failure
 from relock._core.flows.ask import first_of_each, nth_of_each
 from relock._core.hold import Hold
-from relock._core.lock_spec import ALIVE_MS, QUEUE_MS, LockSpec, rest_request, token_ms
+from relock._core.lock_spec import ALIVE_MS, QUEUE_MS, LockSpec, noted, rest_request, token_ms
 from relock._core.quorum import count_status, is_count_certain, is_status
 from relock._core.tasks import UndoTask
 from relock._keys import LockKeys
 from relock._scripts import Call, Prepared, load
 
 AnswersFlow = Generator[Effect, Sequence[Answer], Sequence[Answer]]
-_countings: Cache[int, Prepared] = Cache()
+_countings: Cache[int | bytes, Prepared] = Cache()
 
 
 def end_call(keys: LockKeys, owner: bytes, fence: int, ttl: float) -> Call:
@@ -89,9 +89,11 @@ def leave_call(keys: LockKeys, owner: bytes) -> Call:
     return load(keys.script_name("leave")).call(keys, owner=owner)
 
 
-def count_request(count: int) -> Prepared:
-    """Return the request that writes a hold count, prepared but for the owner."""
-    return _countings.get(count) or _countings.keep(count, load("count").prepare(count=count, lease_ms=0))
+def count_request(hold: Hold, count: int) -> Prepared:
+    """Return the request that writes a count of the hold, prepared but for the owner."""
+    note = hold.spec.options.note
+    value = count if note is None else noted(count, note)
+    return _countings.get(value) or _countings.keep(value, load("count").prepare(count=value, lease_ms=0))
 
 
 def write_count(hold: Hold, count: int, clock: Clock, node_timeout: float, answers: Sequence[Answer]) -> AnswersFlow:
@@ -100,7 +102,7 @@ def write_count(hold: Hold, count: int, clock: Clock, node_timeout: float, answe
     The hold stays valid until its deadline, unless so many masters answer *absent* that the others are no quorum.
     """
     if count_status(answers, b"void"):  # a request that came too late is repeated once, with a new clock sample
-        call = count_request(count).call(hold.keys, hold.owner)
+        call = count_request(hold, count).call(hold.keys, hold.owner)
         answers = yield Ask((call,), clock() + node_timeout, is_count_certain, ends=True)
     hold.drop_absent(first_of_each(answers))
     return answers
@@ -116,8 +118,7 @@ def write_counts(counts: Sequence[tuple[Hold, int]], clock: Clock, node_timeout:
     def is_outdated(_answers: Sequence[Answer] = ()) -> bool:
         return any(hold.wanted != count for hold, count in counts)
 
-    script = load("count")
-    calls = tuple([script.call(hold.keys, owner=hold.owner, count=count, lease_ms=0) for hold, count in counts])
+    calls = tuple([count_request(hold, count).call(hold.keys, hold.owner) for hold, count in counts])
     for _ in range(2):
         answers = yield Ask(calls, clock() + node_timeout, is_outdated)
         if is_outdated() or not any(is_status(reply, b"void") for answer in answers for reply in answer):
