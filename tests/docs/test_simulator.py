@@ -42,6 +42,8 @@ def drawn(seed: int, plan: Plan) -> Iterator[str]:
         yield "more options"
     if plan.names:
         yield "names overflow the caches"
+    if plan.has_notes:
+        yield "locks have notes"
     if plan.is_blocked:
         yield "the log of one client is not read"
 

@@ -1086,6 +1086,27 @@ BUGS = [
         seed=2580,
     ),
     Bug(
+        "an extension adds a note that is there already",
+        "lua/extend.lua",
+        "if not string.find(value, ' ', 1, true) then",
+        "if true then",
+        seed=1002,
+    ),
+    Bug(
+        "a hold that was handed over gets no note",
+        f"{CORE}/flows/extend.py",
+        "    note = hold.untold_note\n",
+        "    note = None\n",
+        seed=1002,
+    ),
+    Bug(
+        "a new count takes the note away",
+        f"{CORE}/flows/release.py",
+        "    value = count if note is None else noted(count, note)\n",
+        "    value = count\n",
+        seed=1002,
+    ),
+    Bug(
         "a rest has no end",
         "lua/rest.lua",
         "    redis.call('PEXPIRE', lock, rest_ms) -- shortens",

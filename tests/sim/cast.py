@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import Any
 
 from relock.testing._conditions import Conditions
@@ -46,6 +47,7 @@ class Cast:
         self.workers: list[Task] = []
         self.strangers: list[Process] = []
         self.acquiring: Counter[Process] = Counter()
+        self._notes = (f"note {number}" for number in count(1))
 
     def make_client(self, name: str, *, has_loop: bool = False) -> tuple[Process, VirtualClient]:
         """Return a process with a client; chance draws its clock and its options."""
@@ -110,7 +112,7 @@ class Cast:
 
     def lock_all(self, client: Any, names: list[str], **options: Any) -> Any:
         """Return several locks as one."""
-        return client.lock_all(names, owner=self._owner, **options)
+        return client.lock_all(names, owner=self._owner, note=self._note, **options)
 
     def semaphore(self, client: Any, *, renew: bool | None) -> Any:
         """Return the semaphore of the run, with the limit and the options that chance draws for this object."""
@@ -124,11 +126,11 @@ class Cast:
         assert self.plan.sides is not None
         choice, sides = self.world.random.choice, self.plan.sides
         fair, renew = choice(sides.fair), renew and choice(sides.renew)
-        return client.rwlock(LOCK, renew=renew, fair=fair, owner=self._owner)
+        return client.rwlock(LOCK, renew=renew, fair=fair, owner=self._owner, note=self._note)
 
     def rwlock_of(self, client: Any, name: str, **options: Any) -> Any:
         """Return the read-write lock of this name."""
-        return client.rwlock(name, owner=self._owner, **options)
+        return client.rwlock(name, owner=self._owner, note=self._note, **options)
 
     def lock(self, client: Any, *, renew: bool | None = None, name: str = LOCK, **options: Any) -> Any:
         """Return the lock that all threads want, with the options that chance draws for this object."""
@@ -136,7 +138,7 @@ class Cast:
         if self.plan.at_least:
             options["at_least"] = self.plan.at_least
         if wide is None:
-            return client.lock(name, renew=renew, owner=owner, **options)
+            return client.lock(name, renew=renew, owner=owner, note=self._note, **options)
         choice = self.world.random.choice
         return client.lock(
             LOCK,
@@ -144,7 +146,13 @@ class Cast:
             fair=choice(wide.fair),
             renew=None if renew is None else choice(wide.renew),
             owner=owner,
+            note=self._note,
         )
+
+    @property
+    def _note(self) -> str | None:
+        """Note of the next object of a lock: another one for each."""
+        return next(self._notes) if self.plan.has_notes else None
 
     def client_of(self, process: Process) -> VirtualClient:
         """Return the client of a process."""

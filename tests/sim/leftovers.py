@@ -79,22 +79,27 @@ def released(servers: Sequence[Server], belief: Belief) -> Iterator[str]:
 
 
 def miscounted(servers: Sequence[Server], belief: Belief, levels: int) -> Iterator[str]:
-    """Yield a text if fewer than a quorum of the masters have this count of a hold, or the slot of a permit."""
+    """Yield a text if fewer than a quorum of the masters have this count of a hold and its note, or a permit's slot."""
     hold = belief.hold
     counts = [server.master.contents(hold.keys.lock) for server in servers]
     if isinstance(hold.keys, PermitKeys):
         kept = b"%d" % (hold.kept if hold.kept >= 0 else -belief.lock.permits)
         right = sum(isinstance(found, dict) and found.get(hold.owner) == kept for found in counts)
     else:
-        right = sum(isinstance(found, dict) and _counts(found, hold.owner, levels) for found in counts)
+        note, values = hold.spec.options.note, [b"%d" % levels]
+        if note is not None:
+            values.append(b"%b %b" % (values[0], note.encode()))
+            if hold.untold_note is None:  # else the releaser that gave it did not know the note
+                del values[0]
+        right = sum(isinstance(found, dict) and _counts(found, hold.owner, values) for found in counts)
     if right < quorum_of(len(servers)):
         yield f"{belief.process.name} has {levels} levels, but the masters say {counts}"
 
 
-def _counts(found: dict[bytes, bytes], owner: bytes, levels: int) -> bool:
-    """Return whether a master has this count for an owner, and no other owner that may not have the lock beside it."""
+def _counts(found: dict[bytes, bytes], owner: bytes, values: Collection[bytes]) -> bool:
+    """Return whether a master has one of these values for an owner, and no other owner that may not be beside it."""
     others = [one for one in found if one != owner and not may_be_beside(one, owner)]
-    return found.get(owner) == b"%d" % levels and not others
+    return found.get(owner) in values and not others
 
 
 def may_be_beside(one: bytes, other: bytes) -> bool:

@@ -180,6 +180,7 @@ class Plan:
         sides: how callers use the two sides of a read-write lock; None in most runs.
         names: how many other locks each process uses at most, with caches that are too small for so many.
         at_least: seconds from its grant on for which the lock rests after a release; 0: not at all.
+        has_notes: whether each object of a lock has a note of its own.
         loops: the numbers of the clients that are used by tasks of an event loop.
         closes: how likely a client is closed when one of its threads has just released the lock; another one follows.
         ends_at: the moment at which the first waits of all threads end, in true time; 0: each has a timeout of its own.
@@ -222,6 +223,7 @@ class Plan:
     slow: float = 0.0
     is_blocked: bool = False
     at_least: float = 0.0
+    has_notes: bool = False
     loops: frozenset[int] = frozenset()
 
     @property

@@ -36,6 +36,7 @@ LENGTHENED_PART = 0.3  # of the wide runs
 LOOPS_PART = 0.25  # of all clients, in all runs
 CROWDED_PART = 0.05  # of all runs, of whatever kind
 BLOCKED_PART = 0.05  # of all runs, of whatever kind
+NOTED_PART = 0.1  # of all runs, of whatever kind
 OTHER_NAMES = (2, 5)
 
 
@@ -43,7 +44,7 @@ def plan_of(seed: int, random: Random) -> Plan:
     """Return the plan of a seed. `random` draws most of it."""
     plan = widened(seed, draw(random))
     special = next((found for kind in _KINDS if (found := kind(seed)) is not None), plan)
-    return looped(seed, crowded(seed, special))
+    return looped(seed, noted(seed, crowded(seed, special)))
 
 
 def looped(seed: int, plan: Plan) -> Plan:
@@ -161,6 +162,12 @@ def crowded(seed: int, plan: Plan) -> Plan:
     if random.random() < BLOCKED_PART:
         plan = evolve(plan, is_blocked=True)
     return plan
+
+
+def noted(seed: int, plan: Plan) -> Plan:
+    """Return the plan, in some runs with notes; a semaphore has none."""
+    is_noted = Random(f"noted {seed}").random() < NOTED_PART and plan.permits is None
+    return evolve(plan, has_notes=True) if is_noted else plan
 
 
 def moved(seed: int) -> Plan | None:
