@@ -152,7 +152,7 @@ class Runner:
     report: Report
     limits: Limits
     at_least: float
-    note: str | None
+    note: str | None = None
 
     def run(self, words: tuple[str, ...], wait_seconds: float | None) -> int:
         """Run the command; return the exit code. Whatever happens, the child ends and the lock is no longer held."""
