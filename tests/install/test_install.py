@@ -57,7 +57,14 @@ def test_what_it_needs_is_found_in_an_installation_from(kind: str, archives: Pat
     assert Path(folder) == (ROOT / "lua" if kind == "editable" else in_package.resolve())
 
 
-def test_the_wheel_carries_what_it_needs_and_nothing_else(archives: Path) -> None:
+def test_the_archives_have_what_they_need_and_nothing_else(archives: Path) -> None:
+    """One test, because each process that plays one of several would build the archives."""
+    check_the_wheel(archives)
+    check_the_source_archive(archives)
+    check_the_links_of_the_page_on_the_package_index(archives)
+
+
+def check_the_wheel(archives: Path) -> None:
     with zipfile.ZipFile(next(archives.glob("*.whl"))) as wheel:
         names = wheel.namelist()
     tops = {name.split("/")[0] for name in names}
@@ -69,7 +76,8 @@ def test_the_wheel_carries_what_it_needs_and_nothing_else(archives: Path) -> Non
     assert "relock/cli/_bench/floor/take.lua" in names
 
 
-def test_the_source_archive_has_the_tests_and_the_pages_but_not_the_results_of_long_runs(archives: Path) -> None:
+def check_the_source_archive(archives: Path) -> None:
+    """Check that it has the tests and the pages, and not the results of long runs."""
     with tarfile.open(next(archives.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"tests/conftest.py", "docs/results/benchmark.md", "docs/results/plots/rate.svg"} <= names
@@ -77,7 +85,7 @@ def test_the_source_archive_has_the_tests_and_the_pages_but_not_the_results_of_l
     assert "docs/operations/dashboard.json" in names
 
 
-def test_the_page_on_the_package_index_has_no_relative_link(archives: Path) -> None:
+def check_the_links_of_the_page_on_the_package_index(archives: Path) -> None:
     with zipfile.ZipFile(next(archives.glob("*.whl"))) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = email.message_from_bytes(wheel.read(name))

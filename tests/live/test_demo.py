@@ -274,7 +274,8 @@ def test_the_verdict_is_bad_where_the_lock_does_not_lock(
     assert "the story is played to its end" in bad
 
 
-@LONG_WITH_THREADS
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [[], ["--asyncio"]], ids=["threads", "tasks"])
 def test_the_verdict_is_bad_where_each_other_part_of_relock_lets_all_in(
     server: Server, monkeypatch: pytest.MonkeyPatch, workers: list[str]
 ) -> None:
