@@ -12,6 +12,7 @@ from support.proxy import calls_script
 from support.until import until
 
 from relock import AcquireTimeoutError, Client, QuorumError, ReleaseUnconfirmed
+from relock._runtime.masters.connections import Connection
 from relock._runtime.masters.pool import Pool
 
 pytestmark = pytest.mark.every_quorum
@@ -379,15 +380,18 @@ def test_a_black_hole_ends_a_try_after_the_node_timeout(
 
 def kill_connections(client: Client, server: Deployment) -> None:
     """Let the servers close a client's connections, and wait until the client can see that."""
-    fds = [idle.channel.fileno for master in client._session.masters for idle in master.pool._idle]
+    idle = [(master.pool, one) for master in client._session.masters for one in list(master.pool._idle)]
     server.cli("CLIENT", "KILL", "TYPE", "normal")
-    until(lambda: all(map(has_ended, fds)), within=20, what="all have ended")
+    until(lambda: all(has_ended(*one) for one in idle), within=20, what="all have ended")
 
 
-def has_ended(fd: int) -> bool:
-    """Return whether the end of the server's side has come, or a thread of relock has closed ours already."""
+def has_ended(pool: Pool, connection: Connection) -> bool:
+    """Return whether the end of the server's side has come, or a thread of relock has closed ours already.
+
+    Then another connection may have the same file descriptor.
+    """
     try:
-        return bool(select.select([fd], [], [], 0.0)[0])
+        return connection not in pool._connections or bool(select.select([connection.channel.fileno], [], [], 0.0)[0])
     except OSError:
         return True
 
