@@ -191,7 +191,8 @@ def reach_all(rotation: Rotation, of_user: Any, connect: Connect, name: str) -> 
     assert lock.acquire(timeout=PATIENT)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(client.lock(name, timeout=PATIENT).acquire)
-        until(lambda: client._session.waits, within=PATIENT, what="another thread waits")
+        # It is queued only after it has subscribed: no connection is being opened with the old ones then.
+        until(lambda: len(client.info(name).queue) == 1, within=PATIENT, what="another thread waits")
         rotation.change()
         until(lambda: {*rotation.users_of(name)} == {rotation.user}, within=PATIENT, what="all use the new ones")
         rotation.end_old()
