@@ -31,6 +31,7 @@ class Belief:
     kept_until: float = NEVER  # the true time until which masters may keep it for such an owner
     was_lost: bool = False  # its owner did not believe in it at some moment
     cap: int = 1  # the largest limit that may have been in force when the permit was granted
+    is_repeated: bool = False  # an earlier request may have granted it, and its token is that of a later one
     shares: bool = False  # its owner reads, or is becoming a reader: other readers may have the lock as well
 
     def is_believed(self) -> bool:

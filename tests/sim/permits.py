@@ -271,12 +271,15 @@ class PermitReferee(Referee):
     def _cap(self, believers: list[Belief]) -> int:
         """Return how many permits these may have together.
 
-        A lone master has judged the latest of them by all the others. Several masters judge each by its slot.
+        A lone master has judged the latest of them by all the others. Which one that was is not known if the one with
+        the largest token may be a repeated grant. Several masters judge each by its slot.
         """
         if not believers:
             return 0
         if len(self.servers) == 1 and not self.clocks.steps:
-            return max(believers, key=lambda one: one.hold.token).cap
+            latest = max(believers, key=lambda one: one.hold.token)
+            if not latest.is_repeated:
+                return latest.cap
         return max(one.cap for one in believers)
 
     def _is_excused(self, one: Belief, believers: list[Belief]) -> bool:
@@ -286,6 +289,7 @@ class PermitReferee(Referee):
 
     def _check_grant(self, belief: Belief, call: Call) -> None:
         process, hold = belief.process, belief.hold
+        belief.is_repeated = hold.healing_pending
         belief.cap = max(self.limits.within(call.limit, max(call.called_at, process.true(hold.granted_at))))
         if hold.kept >= belief.cap:
             self.violate(f"{process.name} got slot {hold.kept}, and there are {belief.cap}")

@@ -42,7 +42,16 @@ class Game:
         self.referee.idle.waiting[call] = None
         return call
 
-    def grant(self, slot: int, token: int = 1, *, permits: int = 1, limit: int = 2, lease: float = FOREVER) -> Belief:
+    def grant(
+        self,
+        slot: int,
+        token: int = 1,
+        *,
+        permits: int = 1,
+        limit: int = 2,
+        lease: float = FOREVER,
+        is_repeated: bool = False,
+    ) -> Belief:
         """Let a caller get permits, for so many seconds."""
         call = self.ask(f"has {token}", permits=permits, limit=limit)
         self.referee.over(call)
@@ -50,7 +59,7 @@ class Game:
         hold: Any = SimpleNamespace(
             owner=b"%s:%d" % (call.process.name.encode(), token), deadline=now + lease, ttl=lease, renew=False,
             loss=None, granted_at=now, at_least=0.0, kept=slot, token=token, keys=SEMAPHORE_KEYS, quorum=1,
-            lease_ends=[now + lease],
+            lease_ends=[now + lease], healing_pending=is_repeated,
         )  # fmt: skip
         hold.remaining = lambda now: max(0.0, hold.deadline - now)
         return self.referee.granted(SimpleNamespace(permits=permits), hold, call)  # type: ignore[arg-type]
@@ -214,3 +223,15 @@ def test_runs_with_a_semaphore_find_no_violation() -> None:
     """The seeds of the other tests have some, too."""
     for seed in range(4_532_400, 4_532_410):
         Simulation(seed, limited(seed, 1.0)).run()
+
+
+def test_a_grant_that_was_repeated_is_not_taken_for_the_latest() -> None:
+    """It has the largest token, and the limit of older code; newer code got in between its two requests."""
+    Simulation(4_930_117).run()
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_older_code_gets_in_beside_newer_code_only_if_it_may_have_come_first(game: Game, is_repeated: bool) -> None:
+    game.grant(1, 1, limit=3)
+    game.grant(0, 2, limit=1, is_repeated=is_repeated)
+    assert any("2 permits of 1" in one for one in game.referee.violations) == (not is_repeated)
