@@ -226,7 +226,7 @@ def test_runs_with_a_semaphore_find_no_violation() -> None:
 
 
 def test_a_grant_that_was_repeated_is_not_taken_for_the_latest() -> None:
-    """It has the largest token, and the limit of older code; newer code got in between its two requests."""
+    """Older code asked twice, so its token is the largest; newer code got in between its two requests."""
     Simulation(4_930_117).run()
 
 
