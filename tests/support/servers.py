@@ -26,7 +26,7 @@ from support.spawn import spawn
 
 START_SECONDS = 20.0
 START_ATTEMPTS = 5
-RANGES, PORTS_FIRST, PORTS = 11, 10_000, 900  # of ports: for ten processes of a test run, and for a run of one process
+RANGES, PORTS_FIRST, PORTS = 16, 10_000, 620  # of ports: for 15 processes of a test run, and for a run of one process
 PR_SET_PDEATHSIG = 1
 
 
