@@ -203,25 +203,32 @@ def test_ls_long_says_what_has_each_name_and_for_how_long(server: Server, client
     server.cli("SET", "lock:{other}", "x")
     client.latch("go", 3).arrive()
     waiter = threading.Thread(target=lambda: client.lock("a").acquire(timeout=WITHIN), daemon=True)
-    with client.lock("a", owner="job"), client.semaphore("s", 2), client.semaphore("s", 2):
+    with (
+        client.lock("a", owner="job"),
+        client.rwlock("r").read,
+        client.semaphore("s", 2),
+        client.semaphore("s", 2),
+    ):
         waiter.start()
         until(lambda: client.info("a").queue, within=WITHIN, what="somebody waits")
         long = relock("ls", "--long", nodes=server.url).stdout
         facts = json.loads(relock("ls", "--long", "--json", nodes=server.url).stdout)
     waiter.join(WITHIN)
-    a, go, other, s = (re.split(r"  +", line) for line in long.splitlines()[1:])
+    a, go, other, r, s = (re.split(r"  +", line) for line in long.splitlines()[1:])
     assert [*a[:2], a[4], a[6]] == ["a", "lock", "1", f"{ME}, owner='job'"]
     assert all(text.endswith(" s") for text in (a[2], a[3], a[5]))
     assert go == ["go", "latch", "-", "-", "-", "-", "closed: 2 of 3 are missing"]
     assert other == ["other", "lock", "-", "-", "0", "-", "another library"]
+    assert [*r[:3], *r[4:]] == ["r", "lock", "-", "0", "-", f"{ME} reads"]
     assert [*s[:3], *s[4:]] == ["s", "semaphore", "-", "0", "-", f"{ME} and 1 more"]
-    assert [fact["name"] for fact in facts] == ["a", "go", "other", "s"]
+    assert [fact["name"] for fact in facts] == ["a", "go", "other", "r", "s"]
+    assert [fact.get("reading") for fact in facts] == [False, None, False, True, None]
     assert 0 <= facts[0]["first_waits_seconds"] <= facts[0]["held_for_seconds"] < WITHIN
     assert facts[2]["lease_left_seconds"] is None
     me = {"host": socket.gethostname(), "process": os.getpid(), "client": None}
     (holder,), (waiting,) = facts[0]["holders"], facts[0]["queue"]
     assert facts[0]["owners"] == {holder: {**me, "owner": "job"}, waiting: {**me, "owner": None}}
-    assert {*facts[3]["owners"]} == {*facts[3]["holders"]}
+    assert {*facts[4]["owners"]} == {*facts[4]["holders"]}
 
 
 def test_watch_prints_a_line_for_each_change_and_goes_on_without_masters(

@@ -31,7 +31,7 @@ def facts_of(state: State) -> dict[str, Any]:
     held_for, left, of_lock = None, max((holder.ttl for holder in state.holders), default=None), {}
     if isinstance(state, LockInfo):
         held_for, left = state.held_for, state.ttl if state.held and math.isfinite(state.ttl) else None
-        of_lock = {"resting": state.resting, "note": state.note}
+        of_lock = {"reading": bool(state.readers), "resting": state.resting, "note": state.note}
     return {
         **common_facts(state),
         "holders": [holder.owner for holder in state.holders],
@@ -51,7 +51,7 @@ def common_facts(state: LockInfo | SemaphoreInfo) -> dict[str, Any]:
 
 
 def in_words(state: State) -> str:
-    """Return the holder and its note, or how many others there are; of a latch, how many parties are missing."""
+    """Return the holder, what it does, and its note, or how many more; of a latch, how many parties are missing."""
     if isinstance(state, LatchInfo):
         missing = f"{state.missing} of {state.parties} are missing" if state.arrived else "nobody has arrived"
         return "open" if state.missing == 0 else f"closed: {missing}"
@@ -60,6 +60,8 @@ def in_words(state: State) -> str:
         return "nobody: it rests"
     if not owners:
         return "another library" if isinstance(state, LockInfo) and state.held else "nobody"
+    reads = isinstance(state, LockInfo) and state.readers
     if len(owners) > 1:
-        return f"{owners[0]} and {len(owners) - 1} more"
-    return f"{owners[0]}: {printable(state.note)}" if isinstance(state, LockInfo) and state.note else owners[0]
+        return f"{owners[0]} and {len(owners) - 1} more{' read' if reads else ''}"
+    who = f"{owners[0]} reads" if reads else owners[0]
+    return f"{who}: {printable(state.note)}" if isinstance(state, LockInfo) and state.note else who
