@@ -309,8 +309,11 @@ def test_new_credentials_leave_no_waiter_deaf(
 
 
 @pytest.mark.every_server
-async def test_tasks_hear_their_names_over_one_connection_to_each_node(cluster: ClusterOfServers, name: str) -> None:
-    names = [f"{name}-{number}" for number in range(60)]
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.long)])
+async def test_tasks_hear_their_names_over_one_connection_to_each_node(
+    cluster: ClusterOfServers, name: str, count: int
+) -> None:
+    names = [f"{name}-{number}" for number in range(count)]
     async with connecting() as connect:
         holder, other = connect(cluster.url), connect(cluster.url)
         locks = [holder.lock(one) for one in names]
