@@ -4,6 +4,7 @@ The tests count the threads of the process, so they need a process of their own.
 """
 
 import itertools
+import logging
 import sys
 import threading
 import unittest
@@ -52,6 +53,7 @@ def play(case: str, fresh_lock: Callable[[], Any]) -> unittest.TestResult:
 
 def main(case: str, urls: str) -> int:
     """Return the exit code of the process."""
+    logging.getLogger("relock").setLevel(logging.CRITICAL)  # the thread of the log begins with a record, and ends soon
     nodes, names = urls_of(urls), itertools.count()
     with Client(nodes, **options_for(nodes, {})) as client:
         warm_up(client)
