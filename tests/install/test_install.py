@@ -101,7 +101,8 @@ def check_the_links_of_the_page_on_the_package_index(archives: Path) -> None:
 def test_the_archives_are_the_same_however_they_are_built(archives: Path, tmp_path: Path) -> None:
     """Build once more from the source archive: in another folder, at another time, with files that are private."""
     with tarfile.open(next(archives.glob("*.tar.gz"))) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # CPython 3.11 has it from 3.11.4 on
+        archive.extractall(tmp_path)
     (source,) = tmp_path.iterdir()
     for path in [source, *source.rglob("*")]:
         path.chmod(0o700 if path.is_dir() else 0o600)
