@@ -323,7 +323,7 @@ async def test_tasks_hear_their_names_over_one_connection_to_each_node(cluster: 
 @pytest.mark.long
 @pytest.mark.every_server
 async def test_a_thousand_names_need_one_connection_to_each_node(cluster: ClusterOfServers, name: str) -> None:
-    """With heartbeats: a busy machine may keep a loop with so many tasks from reacting to a turn."""
+    """Heartbeats go on, because a busy machine may keep a loop with so many tasks from reacting to a turn."""
     async with connecting() as connect:
         holder, other = connect(cluster.url), connect(cluster.url)
         locks, waits = await _held_and_waited_for(holder, other, [f"{name}-{number}" for number in range(1000)])
