@@ -330,6 +330,7 @@ def load(name: str, folder: Traversable | None = None) -> Script:
     )
 
 
+@cache
 def load_all() -> None:
     """Load every script now, so that no call reads a file, which an upgrade in place may have replaced meanwhile."""
     for name in script_names():

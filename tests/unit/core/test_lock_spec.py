@@ -9,7 +9,7 @@ from relock import _scripts
 from relock._core.lock_spec import LockSpec
 from relock._keys import lock_keys
 from relock._options import ClientOptions
-from relock._scripts import Prepared, load, script_names
+from relock._scripts import Prepared, load, load_all, script_names
 
 
 def spec(**options: Any) -> LockSpec:
@@ -41,10 +41,12 @@ def test_no_call_reads_a_script_from_its_file(monkeypatch: pytest.MonkeyPatch, t
     """An operator may upgrade relock under a running process: then the files are another version's, or gone."""
     names = script_names()
     load.cache_clear()
+    load_all.cache_clear()
     spec(ttl=17.0)
-    monkeypatch.setattr(_scripts, "find_folder", lambda: tmp_path)
+    monkeypatch.setattr(_scripts, "find_folder", lambda: tmp_path / "gone")
     for name in names:
         assert load(name).name == name
+    assert spec(ttl=18.0, note="a note of each job's own").options.note, "other options need no file either"
 
 
 def test_locks_with_the_same_options_share_what_they_say() -> None:
