@@ -5,8 +5,9 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import Any, Protocol
 
+from relock._core.call_record import CallFlow
 from relock._core.effects import Failure
-from relock._core.flows.inspect import MasterReplies
+from relock._core.flows.inspect import MasterReplies, with_note
 from relock._core.hold import FOREVER, Hold
 from relock._core.lock_spec import LockSpec, MultiSpec
 from relock._core.quorum import Grant, NoQuorum, Outcome, Refused
@@ -190,6 +191,10 @@ class Holding(Handle):
     def _refusal(self, outcome: Outcome) -> bool:
         """Return False if the masters refused the lock; raise `QuorumError` if too few masters answered."""
         return refusal(self.name, self._spec, outcome)
+
+    def _with_note(self, outcome: Outcome, until: float) -> CallFlow[Outcome]:
+        """Return the flow that adds the holder's note to the outcome of a wait in vain, for `_timeout_error`."""
+        return with_note(outcome, self._spec, until, self._client._session.clock)
 
     def _timeout_error(self, outcome: Outcome) -> AcquireTimeoutError:
         return timeout_error(self.name, self._longest, outcome)

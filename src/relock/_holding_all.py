@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from relock._core.call_record import CallFlow
+from relock._core.flows.inspect import with_note
 from relock._core.hold import Hold
 from relock._core.lock_spec import MultiSpec
 from relock._core.multi import NotAll
@@ -112,6 +113,12 @@ class HoldingAll(Handle):
     def _refusal(self, outcome: NotAll) -> bool:
         """Return False if the masters refused a lock; raise `QuorumError` if too few masters answered."""
         return refusal(outcome.name, self._spec.members[0], outcome.outcome)
+
+    def _with_note(self, outcome: NotAll, until: float) -> CallFlow[NotAll]:
+        """Add the note of the lock for which the call has given up, as for a single lock."""
+        (member,) = [member for member in self._spec.members if member.keys.name == outcome.name]
+        found = yield from with_note(outcome.outcome, member, until, self._client._session.clock)
+        return outcome._replace(outcome=found)
 
     def _timeout_error(self, outcome: NotAll) -> AcquireTimeoutError:
         return timeout_error(outcome.name, self._longest, outcome.outcome)

@@ -192,12 +192,14 @@ class AsyncDoor(AsyncReleaseDoor):
 
     Attributes:
         _acquiring: returns the flow of an acquire.
+        _with_note: returns the flow that adds the holder's note to the outcome of a wait in vain.
     """
 
     __slots__ = ()
 
     _loss_hooks: LossHooks | None
     _acquiring: ClassVar[Callable[..., CallFlow[Any]]]
+    _with_note: Callable[[Any, float], CallFlow[Any]]
 
     # Taking and giving back -----------------------------------------------------------------------------------------
 
@@ -262,7 +264,7 @@ class AsyncDoor(AsyncReleaseDoor):
         if outcome is None:
             return True
         if must:
-            raise self._timeout_error(outcome)
+            raise self._timeout_error(await foreground.run(self._with_note(outcome, until), until=until))
         return False
 
     async def __aenter__(self) -> Self:

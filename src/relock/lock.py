@@ -85,11 +85,13 @@ class Door(ReleaseDoor):
 
     Attributes:
         _acquiring: returns the flow of an acquire.
+        _with_note: returns the flow that adds the holder's note to the outcome of a wait in vain.
     """
 
     __slots__ = ()
 
     _acquiring: ClassVar[Callable[..., CallFlow[Any]]]
+    _with_note: Callable[[Any, float], CallFlow[Any]]
 
     # Taking and giving back -----------------------------------------------------------------------------------------
 
@@ -161,7 +163,7 @@ class Door(ReleaseDoor):
                     session.raise_pending_warnings()
                 if outcome is None or self._refusal(outcome):
                     return self
-                raise self._timeout_error(outcome)
+                raise self._timeout_error(session.run(self._with_note(outcome, until)))
             except BaseException:
                 session.interrupted.undo_acquire(record)
                 raise

@@ -1,11 +1,12 @@
 """`note`: a text that the masters keep with a hold, and that ends with it, whatever ends it."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from contract.rigs.calls import take
-from contract.rigs.rig import BRIEF, SOON, TTL, Rig, key_of
+from contract.rigs.rig import BRIEF, SOON, TTL, Rig, calls, key_of
 from relock import AcquireTimeoutError, Client, Lock, LockLostError
 
 NOTE = "nightly \u00e4 https://ci/7"
@@ -146,6 +147,23 @@ def test_who_has_a_note_and_waits_in_vain_is_told_the_holders(rig: Rig, name: st
                 pytest.fail("the block was entered")
             assert (error.value.holder, error.value.note) == (lock.info().owner, told)
             assert (f"had it ({NOTE}), and 0 waited ahead" in str(error.value)) == bool(told)
+    rig.until_free(name, "a wait in vain")
+
+
+@pytest.mark.parametrize("is_one", [True, False], ids=["one lock", "a multi-lock"])
+def test_masters_are_asked_for_a_note_only_where_an_error_tells_it(rig: Rig, name: str, is_one: bool) -> None:
+    client, other = rig.client(), rig.client()
+    rig.warm_up(other)
+    names = [name, f"{name}-b"]
+    one, both = other.lock(name, note="mine", timeout=SHORT), other.lock_all(names, note="mine", timeout=SHORT)
+    lock: Any = one if is_one else both
+    with client.lock(name, note=NOTE):
+        faults = [line.hold_reply(calls(name, "inspect")) for line in rig.lines]
+        assert not lock.acquire()
+        assert all(line.disarm(fault) for line, fault in zip(rig.lines, faults, strict=True)), "no master was asked"
+        with pytest.raises(AcquireTimeoutError) as error, lock:
+            pytest.fail("the block was entered")
+        assert (error.value.lock, error.value.note) == (name, NOTE)
     rig.until_free(name, "a wait in vain")
 
 

@@ -114,8 +114,6 @@ class Calls:
             is_plain = not (spec.is_shared or host.holds.had_readers)
             beside, failed = ALONE if is_plain else (yield from beside_own(host, spec, who))
             outcome = failed or (yield from self._take(record, spec, who, until, count=count, beside=beside))
-            if spec.options.note is not None and isinstance(outcome, Refused) and outcome.ticket is not None:
-                outcome = yield from inspect_flows.with_note(outcome, spec, until + spec.node_timeout, host.clock)
         if outcome is None and (spec.options.on_lost is not None or host.tells_losses):
             self._hub.hear_ends()
         if record.gate is not None:

@@ -10,7 +10,7 @@ from relock._core.effects import Ask, Clock, Effect, Failure, Reply
 from relock._core.flows.ask import first_of_each
 from relock._core.flows.notify import tell_ended
 from relock._core.lock_spec import LockSpec
-from relock._core.quorum import Refused, is_status, quorum_of
+from relock._core.quorum import Outcome, Refused, is_status, quorum_of
 from relock._keys import LOCK
 from relock._owner import is_rest
 from relock._scripts import Call, load
@@ -145,8 +145,14 @@ def agree(name: str, answers: MasterReplies) -> LockInfo | None:
     return LockInfo(name, holder, count, ttl, token, queue, held_for=held_for, waits=waits, note=note)
 
 
-def with_note(outcome: Refused, spec: LockSpec, until: float, clock: Clock) -> Generator[Effect, Any, Refused]:
-    """Return the outcome of a wait in vain with the note of its holder, if enough masters tell it before `until`."""
+def with_note(outcome: Outcome, spec: LockSpec, until: float, clock: Clock) -> Generator[Effect, Any, Outcome]:
+    """Return the outcome of an acquire in vain, for its error: with the holder's note, if enough masters tell it.
+
+    They are asked only if the caller has a note, too, and has waited; until one node timeout after `until` at most.
+    """
+    if spec.options.note is None or not isinstance(outcome, Refused) or outcome.ticket is None:
+        return outcome
+    until += spec.node_timeout
     if outcome.holder is None or clock() >= until:
         return outcome
     call = load(spec.keys.script_name("inspect")).call(spec.keys, limit=1)
