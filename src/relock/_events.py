@@ -1,10 +1,13 @@
 """Events of a client, and the loss of a hold: frozen values, with times in seconds."""
 
 from enum import StrEnum
+from typing import Literal
 
 from attrs import field, fields, frozen
 
 from relock._keys import LOCK
+
+How = Literal["given", "woken", "polled"]
 
 
 class LossCode(StrEnum):
@@ -81,10 +84,22 @@ class Waiting(Event):
 
 @frozen
 class Granted(Event):
-    """An outermost acquire got the lock after `waited` seconds."""
+    """An outermost acquire got the lock.
+
+    Attributes:
+        waited: seconds from the call to the grant.
+        how: what ended the wait: ``"given"`` by a release, ``"woken"`` by a message, or ``"polled"`` by the waiter's
+            own look; None if the call has not waited in the queue.
+    """
 
     waited: float
     token: int
+    how: How | None = field(default=None, kw_only=True)
+
+    @property
+    def contended(self) -> bool:
+        """True if the call has waited in the queue; then `Waiting` came before."""
+        return self.how is not None
 
 
 @frozen

@@ -217,7 +217,8 @@ class _Observer:
 
     def _tell_acquire(self, event: Granted | NotGranted, at: int, began: int | None, about: Attributes) -> None:
         """Report the end of an acquire: how long it took; and a span, if it has waited, got no lock, or all have."""
-        about |= {"relock.outcome": outcome_of(event), "relock.contended": began is not None}
+        contended = event.contended if isinstance(event, Granted) else began is not None
+        about |= {"relock.outcome": outcome_of(event), "relock.contended": contended}
         error = event.error if isinstance(event, NotGranted) else None
         if error is not None:
             about["error.type"] = error

@@ -130,6 +130,7 @@ def test_an_acquire_is_measured_by_how_it_ended(scope: Scope, client: Client) ->
         client,
         Granted("a", 0.2, 1, **ABOUT),
         Granted("a", 0.4, 2, **ABOUT),
+        Granted("a", 0.8, 3, how="polled", **ABOUT),  # it began to wait before the client was instrumented
         NotGranted("a", 3.0, kind="read", owner=None),
         Waiting("a", kind="lock", owner="w"),
         NotGranted("a", 1.0, kind="lock", owner="w", error="QuorumError"),
@@ -137,6 +138,7 @@ def test_an_acquire_is_measured_by_how_it_ended(scope: Scope, client: Client) ->
     ends = {key: (point.count, point.sum) for key, point in scope.points("relock.acquire.duration").items()}
     assert ends == {
         (False, "lock", "granted"): (2, pytest.approx(0.6)),
+        (True, "lock", "granted"): (1, 0.8),
         (False, "read", "refused"): (1, 3.0),
         ("QuorumError", True, "lock", "failed"): (1, 1.0),
     }
@@ -193,7 +195,7 @@ def test_round_trips_are_told_apart_by_their_master(scope: Scope, client: Client
 def test_an_acquire_that_waited_is_a_span_of_its_callers_trace(scope: Scope, client: Client) -> None:
     with trace.get_tracer("test", tracer_provider=scope.traces).start_as_current_span("request") as request:
         tell(client, Waiting("a", kind="lock", owner=OWNER))
-        tell(client, Granted("a", 0.5, 7, kind="lock", owner=f"{OWNER}~1.5"))
+        tell(client, Granted("a", 0.5, 7, how="given", kind="lock", owner=f"{OWNER}~1.5"))
     scope.metrics()
     span, _ = sorted(scope.spans.get_finished_spans(), key=lambda span: span.name == "request")
     assert (span.name, span.kind, span.parent) == ("relock.acquire", SpanKind.INTERNAL, request.get_span_context())

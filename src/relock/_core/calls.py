@@ -186,15 +186,16 @@ class Calls:
             hold.entered_by = nested_task_of(host.platform.task(), 0)
         if host.steps:  # Mark, then look: a step that is seen from here on finds the hold in the book
             self._count_steps(hold)
+        how = None
         if waiter in self._hub.waiters:
-            host.counters.count_wait(is_given=outcome.begins is not None, is_woken=self._hub.was_woken(waiter))
+            how = host.counters.count_wait(is_given=outcome.begins is not None, is_woken=self._hub.was_woken(waiter))
             self._hub.forget(waiter, served=hold)
         if spec.slots is not None and count_status(outcome.answers, b"queued"):
             host.janitor.hand(PassOn(spec.keys, waiter))  # else that master wakes this waiter in place of the next one
         host.watchdog.watch(hold)
         host.counters.grants += 1
         if host.logs_events():
-            host.emit(Granted(waited=host.clock() - started_at, **hold.told))
+            host.emit(Granted(waited=host.clock() - started_at, how=how, **hold.told))
         return None
 
     def _wait_of(self, record: CallRecord, spec: LockSpec, until: float, count: int, *, in_line: bool) -> Wait:

@@ -16,7 +16,7 @@ from relock._core.effects import Answer, Clock, Undo
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, may_be_granted, may_keep_anything
 from relock._core.tasks import HEAL_SECONDS, Heal, PendingCheck, Settle, Task, UndoTask
-from relock._events import Event, Loss, LossCode, Lost
+from relock._events import Event, How, Loss, LossCode, Lost
 from relock._keys import LockKeys
 from relock._owner import Owner
 
@@ -30,11 +30,14 @@ class Counters:
         self.grants = self.refusals = self.waits = self.renewals = self.losses = self.deadlocks = 0
         self.handovers = self.woken_grants = self.polled_grants = self.undos = self.clock_steps = 0
 
-    def count_wait(self, *, is_given: bool, is_woken: bool | None) -> None:
-        """Count a grant by what ended the wait for it; `is_woken` as `WaiterRegister.was_woken` returns it."""
+    def count_wait(self, *, is_given: bool, is_woken: bool | None) -> How | None:
+        """Count a grant by what ended the wait for it; return that. `is_woken` is what `Waiters.was_woken` returns."""
         self.handovers += is_given
         self.woken_grants += is_woken is True and not is_given
         self.polled_grants += is_woken is False and not is_given
+        if is_given:
+            return "given"
+        return None if is_woken is None else "woken" if is_woken else "polled"
 
 
 class TaskQueue(Protocol):
