@@ -13,7 +13,7 @@ from support.servers import Server
 from support.until import until
 
 from redisson.conftest import ANSWER_SECONDS, TTL, Java
-from relock import AsyncClient, Client, LockLostError
+from relock import AcquireTimeoutError, AsyncClient, Client, LockLostError
 from relock._keys import lock_keys
 
 HANDOVERS = 50
@@ -53,11 +53,14 @@ def waiting_thread(do: Callable[[], object]) -> Iterator[threading.Thread]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_respects_the_others_hold(java: Java, client: Client, name: str, key: str, kind: str) -> None:
-    lock = client.lock(name)
+    lock = client.lock(name, note="why", timeout=0.1)
     with lock:
-        assert java.do("try", key, kind=kind) == "false"
+        assert client.info(name).note == "why"
+        assert [java.do(command, key, kind=kind) for command in ("try", "count")] == ["false", "0"]
     assert java.do("try", key, kind=kind) == "true"
-    assert not lock.acquire(blocking=False)
+    with pytest.raises(AcquireTimeoutError) as error, lock:
+        pytest.fail("the block was entered")
+    assert error.value.note is None
     info = client.info(name)
     assert info.owner is not None
     assert info.owner.count(":") == 1, "a client's UUID and a thread's number"
