@@ -24,8 +24,10 @@ from support.servers import Server
 from support.until import until
 
 from relock import (
+    AcquireTimeoutError,
     Client,
     ConfigurationError,
+    Lock,
     Loss,
     LossCode,
     MasterDown,
@@ -54,6 +56,10 @@ def one_name_each(cluster: ClusterOfServers, name: str) -> list[str]:
 
 def key(name: str) -> str:
     return f"lock:{{{name}}}"
+
+
+def is_queued(client: Client, name: str) -> bool:
+    return bool(client.info(name).queue)
 
 
 # Locks ----------------------------------------------------------------------------------------------------------------
@@ -178,6 +184,33 @@ def test_waiters_are_woken_in_their_order_whichever_nodes_they_listen_at(
             thread.join()
         assert order == list(range(6))
         assert time.monotonic() - released_at < LEASE_SECONDS / 3
+
+
+def test_a_note_is_shown_on_each_node_also_after_a_hand_over(
+    cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    client, other = connect(cluster.url), connect(cluster.url)
+    for server, one in zip(cluster.members, one_name_each(cluster, name), strict=True):
+        notes: list[str | None] = []
+        lock = other.lock(one, note="second")
+
+        def work(lock: Lock = lock, notes: list[str | None] = notes) -> None:
+            with lock:
+                lock.extend()
+                notes.append(lock.info().note)
+                with lock:
+                    notes.append(client.info(lock.name).note)
+
+        with client.lock(one, note="f\u00fcrst"):
+            assert server.cli("HVALS", key(one)) == ["1 f\u00fcrst".encode()]
+            with pytest.raises(AcquireTimeoutError, match="f\u00fcrst"), other.lock(one, note="third", timeout=0.1):
+                pytest.fail("the block was entered")
+            thread = threading.Thread(target=work)
+            thread.start()
+            until(partial(is_queued, client, one), within=30, what="the other waits")
+        thread.join()
+        assert notes == ["second", "second"]
+        assert server.cli("EXISTS", key(one)) == 0
 
 
 def test_a_waiter_that_has_died_keeps_its_turn_until_it_is_overdue(
