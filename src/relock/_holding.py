@@ -224,7 +224,7 @@ def timeout_error(name: str, timeout: float, outcome: Outcome) -> AcquireTimeout
     holder, ahead, why = refused_by(outcome)
     note = outcome.note if isinstance(outcome, Refused) else None
     if note is not None:
-        why = f"{why} ({note})"
+        why = f"{why} ({note!r})"  # another program may have chosen it: it must not control a terminal
     return AcquireTimeoutError(
         f"{name!r} could not be acquired within {timeout} s: at the last look {why}, and {ahead} waited ahead",
         lock=name,

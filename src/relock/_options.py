@@ -109,8 +109,8 @@ def _note(_instance: Any, attribute: Any, value: Any) -> None:
         return
     _check_type(attribute.name, value, str)
     check_utf8(attribute.name, value)
-    if not 0 < len(value.encode()) <= NOTE_BYTES_MAX:
-        raise wrong(attribute.name, value, f"a str of 1 to {NOTE_BYTES_MAX} bytes in UTF-8, or None")
+    if not value.strip() or len(value.encode()) > NOTE_BYTES_MAX:  # Lua reads a count with blanks behind it as a number
+        raise wrong(attribute.name, value, f"a str of 1 to {NOTE_BYTES_MAX} bytes in UTF-8, not only blanks, or None")
 
 
 def _one_of(choices: Any) -> Callable[[Any, Any, Any], None]:

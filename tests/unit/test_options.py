@@ -148,6 +148,7 @@ def test_names_of_a_wrong_type(name: Any) -> None:
         {"at_least": math.inf},
         {"at_least": math.nan},
         {"note": ""},
+        {"note": " \n"},
         {"note": "\u00e4" * 101},
         {"note": "\ud800"},
     ],
