@@ -6,8 +6,6 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from relock._core.call_record import CallFlow
-from relock._core.quorum import NEVER, Outcome
 from relock._elections import GOES_ON, LOOK_SECONDS, RETRY_SECONDS, Attempt, OnLost, TermHandle
 from relock._errors import AcquireTimeoutError, LockLostError, NotOwnedError, QuorumError
 from relock._events import Loss
@@ -42,16 +40,6 @@ class AsyncTerm(TermHandle[AsyncLock, asyncio.Event]):
             return  # it has ended already
 
 
-class _CandidateLock(AsyncLock):
-    """Lock of a candidate, which waits in vain each second, and reads no note in the error."""
-
-    __slots__ = ()
-
-    def _with_note(self, outcome: Outcome, until: float) -> CallFlow[Outcome]:
-        del until
-        return super()._with_note(outcome, NEVER)
-
-
 Lead = Callable[[AsyncTerm], Awaitable[object]]
 Stop = asyncio.Event | None
 
@@ -65,8 +53,7 @@ async def campaign(lock_of: Callable[..., AsyncLock], lead: Lead, stop: Stop, on
         was_down, is_down = is_down, False
         attempt, lost = Attempt(), asyncio.Event()
         told = _told(lost, on_lost)
-        made = lock_of(owner=owner, timeout=LOOK_SECONDS, max_hold=math.inf, on_lost=told)
-        lock = _CandidateLock(made._client, made._spec, cancel_on_lost=True)
+        lock = lock_of(owner=owner, timeout=LOOK_SECONDS, max_hold=math.inf, cancel_on_lost=True, on_lost=told)
         try:
             async with lock:
                 attempt.token = None if stop.is_set() else lock.token

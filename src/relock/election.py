@@ -5,8 +5,6 @@ import math
 import threading
 from collections.abc import Callable
 
-from relock._core.call_record import CallFlow
-from relock._core.quorum import NEVER, Outcome
 from relock._elections import GOES_ON, LOOK_SECONDS, RETRY_SECONDS, Attempt, OnLost, TermHandle
 from relock._errors import AcquireTimeoutError, LockLostError, NotOwnedError, QuorumError
 from relock._events import Loss
@@ -43,16 +41,6 @@ class Term(TermHandle[Lock, threading.Event]):
             return  # it has ended already
 
 
-class _CandidateLock(Lock):
-    """Lock of a candidate, which waits in vain each second, and reads no note in the error."""
-
-    __slots__ = ()
-
-    def _with_note(self, outcome: Outcome, until: float) -> CallFlow[Outcome]:
-        del until
-        return super()._with_note(outcome, NEVER)
-
-
 Lead = Callable[[Term], object]
 Stop = threading.Event | None
 
@@ -65,8 +53,7 @@ def campaign(lock_of: Callable[..., Lock], lead: Lead, stop: Stop, on_lost: OnLo
     while not stop.is_set():
         was_down, is_down = is_down, False
         attempt, lost = Attempt(), threading.Event()
-        made = lock_of(owner=owner, timeout=LOOK_SECONDS, max_hold=math.inf, on_lost=_told(lost, on_lost))
-        lock = _CandidateLock(made._client, made._spec, made.name)
+        lock = lock_of(owner=owner, timeout=LOOK_SECONDS, max_hold=math.inf, on_lost=_told(lost, on_lost))
         try:
             with lock:
                 attempt.token = None if stop.is_set() else lock.token

@@ -7,17 +7,15 @@ import sys
 import threading
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 from support.masters import Deployment
-from support.proxy import Proxy, calls_script
 from support.servers import Server, die_with_parent
 from support.tasks import until as until_in_loop
 from support.until import until
 from support.urls import options_for
 
-from relock import AsyncClient, AsyncTerm, Client, LockLostError, NotOwnedError, Term, aio_election, election
+from relock import AsyncClient, AsyncTerm, Client, LockLostError, NotOwnedError, Term
 
 WITHIN = 60.0
 
@@ -246,48 +244,6 @@ async def test_tasks_elect_a_leader_too(server: Deployment, name: str) -> None:
         assert len(tokens) == 4
         assert sorted(set(tokens)) == tokens
         assert not (await client.info(name)).held
-
-
-def scripts_through(proxy: Proxy, *names: str) -> list[str]:
-    """Return a list that gets the name of each of these scripts that goes through the proxy from now on."""
-    found: list[str] = []
-
-    def note(words: list[bytes]) -> bool:
-        found.extend(one for one in names if calls_script(one)(words))
-        return False
-
-    proxy.hold_request(note)
-    return found
-
-
-async def test_an_attempt_in_vain_does_not_ask_for_the_note_of_the_leader(
-    server: Deployment, connect: Callable[..., Client], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (first, *others), never = server.members, AsyncMock()
-    monkeypatch.setattr(election, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(aio_election, "LOOK_SECONDS", 0.05)
-    proxies, stops = [Proxy(first.port), Proxy(first.port)], (threading.Event(), asyncio.Event())
-    asked = [scripts_through(proxy, "enqueue", "inspect") for proxy in proxies]
-    urls = [[proxy.url, *(other.url for other in others)] for proxy in proxies]
-    options = options_for(server.url, {})
-    clients = connect(urls[0], **options), AsyncClient(urls[1], **options)
-    async with AsyncClient(server.url, **options) as leader, leader.lock(name, note="theirs"):
-        campaigns = [
-            asyncio.to_thread(clients[0].elect, name, never, stop=stops[0], note="mine"),
-            clients[1].elect(name, never, stop=stops[1], note="mine"),
-        ]
-        running = asyncio.gather(*campaigns)
-        try:
-            await until_in_loop(lambda: all(one.count("enqueue") >= 3 for one in asked), "each has waited in vain")
-        finally:
-            for stop in stops:
-                stop.set()
-            await running
-    assert "inspect" not in asked[0] + asked[1]
-    assert not never.called
-    await clients[1].close()
-    for proxy in proxies:
-        proxy.close()
 
 
 async def test_a_loss_cancels_the_function_of_a_task_and_cancelling_ends_the_campaign(
