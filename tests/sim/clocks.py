@@ -178,6 +178,11 @@ class Clocks:
             ]
         return deadline_of(ends, hold.quorum) <= process.local()
 
+    @property
+    def set_back(self) -> float:
+        """The seconds by which masters' clocks were set back, in all: what a master keeps may last longer by them."""
+        return sum(max(0.0, -step.seconds) for step in self.steps)
+
     def leases_last_until(self, longest: float) -> float:
         """Return the true time until which leases of `longest` seconds may last if a master's clock was set back."""
         moments = [NEVER]

@@ -5,6 +5,9 @@ them was granted. Where that is one permit each, no two have the same slot, and 
 the next.
 
 Waiters are served in their order. So a permit may stay free if the first waiter wants several, or has a smaller limit.
+If that waiter's client crashes, no message says so. The next heartbeat of another client passes the waiter over if
+there is room by its limit (`has_room` in `lua/_lib/pass_on.lua`). Else the waiter keeps those behind it waiting until
+its place has ended, and for a heartbeat more.
 """
 
 from collections import defaultdict
@@ -17,6 +20,7 @@ from attrs import define, field
 from relock import Permit
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
+from relock._core.lock_spec import ALIVE_MS
 from relock._core.quorum import NEVER, quorum_of
 from relock._errors import NotOwnedError
 from relock._keys import LockKeys, permit_keys
@@ -88,8 +92,7 @@ class Limits:
     def within(self, own: int, since: float) -> set[int]:
         """Return the limits that masters may have judged by since then, where the code of a caller names its `own`."""
         now = self.world.now
-        back = sum(max(0.0, -step.seconds) for step in self.clocks.steps)
-        found = {one.limit for one in self.overrides if one.begins <= now and since <= one.ends + back}
+        found = {one.limit for one in self.overrides if one.begins <= now and since <= one.ends + self.clocks.set_back}
         is_steady = not (self.clocks.steps or self.clocks.has_forgotten)
         is_sure = any(one.sure_from <= since and now < one.sure_until for one in self.overrides)
         return found if is_sure and is_steady else found | {own}
@@ -105,6 +108,12 @@ class PermitIdle(Idle):
 
     limits: Limits = field(kw_only=True)
     _released: list[tuple[float, int]] = field(factory=list)  # when permits were released, and how many
+    _died_at: dict[Process, float] = field(factory=dict)
+
+    def died(self, process: Process, leases: list[float]) -> None:
+        """Note that a process has crashed, and when: its waiters may keep others waiting."""
+        super().died(process, leases)
+        self._died_at[process] = self.world.now
 
     def released(self, belief: Belief) -> None:
         """Note that a caller is about to release its permits: these are free from now on, or when its client acts."""
@@ -115,24 +124,41 @@ class PermitIdle(Idle):
     def waits(self, calls: Iterable[Call], beliefs: Sequence[Belief], calm_at: float) -> list[Wait]:
         """Return those of these calls that wait for free permits though no other call comes first that must wait."""
         calls = [call for call in calls if not call.process.is_dead]
-        since = {call: self._fits_since(call, beliefs) for call in calls}
+        since = {call: self._fits_since(call.limit, call.permits, beliefs) for call in calls}
         found = []
         for call in calls:
             ahead = [since[one] for one in calls if one.called_at <= call.called_at + AT_ONCE_SECONDS]
             begin = max(*ahead, calm_at, call.called_at, self.stuck.until(call.process))
+            if self.world.now - begin > HAND_OFF_SECONDS:
+                begin = max(begin, self._kept_until(call, beliefs))
             if (seconds := self.world.now - begin - HAND_OFF_SECONDS) > 0:
                 found.append(Wait(call, begin, seconds))
         return sorted(found, key=lambda one: -one.seconds)
 
-    def _fits_since(self, call: Call, beliefs: Sequence[Belief]) -> float:
-        """Return the moment since which a call could get its permits; infinity if it can't now."""
-        room = min(self.limits.within(call.limit, self.world.now - AHEAD_SECONDS)) - call.permits
+    def _kept_until(self, call: Call, beliefs: Sequence[Belief]) -> float:
+        """Return the moment until which waiters that have crashed may keep this call waiting.
+
+        Such a waiter came first, and wanted more permits, or had a smaller limit: this call fitted before it did.
+        """
+        kept_until = NEVER
+        for one in self.waiting:
+            came_first = one.called_at <= call.called_at + AT_ONCE_SECONDS
+            died_at = self._died_at.get(one.process, NEVER) if one.process.is_dead and came_first else NEVER
+            if died_at > NEVER and (one.permits > call.permits or one.limit < call.limit):
+                place_ends = died_at + ALIVE_MS / 1000 + self.limits.clocks.set_back + HEARTBEAT_SECONDS
+                has_room_at = self._fits_since(one.limit, 1, beliefs)
+                kept_until = max(kept_until, died_at + HEARTBEAT_SECONDS, min(has_room_at, place_ends))
+        return kept_until
+
+    def _fits_since(self, limit: int, permits: int, beliefs: Sequence[Belief]) -> float:
+        """Return the moment since which so many permits are free by a caller's limit; infinity if they are not."""
+        room = min(self.limits.within(limit, self.world.now - AHEAD_SECONDS)) - permits
         ends = [(self._end(one), one.lock.permits) for one in beliefs if not one.has_left] + self._released
         since, used = self._free_at, 0
         if sum(process.is_dead for process, _ in self._sessions) > 1:
             since += HEARTBEAT_SECONDS  # as for a lock: no message tells the end of a lease
-        for end, permits in [(float("inf"), 0), *sorted(ends, reverse=True)]:
-            used += permits
+        for end, count in [(float("inf"), 0), *sorted(ends, reverse=True)]:
+            used += count
             if used > room:
                 return float("inf") if end > self.world.now else max(since, end)
         return since

@@ -8,6 +8,7 @@ import pytest
 from attrs import define, evolve
 
 from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.lock_spec import ALIVE_MS
 from relock._core.quorum import NEVER
 from relock.testing._conditions import Conditions
 from relock.testing._process import Process
@@ -63,6 +64,10 @@ class Game:
         )  # fmt: skip
         hold.remaining = lambda now: max(0.0, hold.deadline - now)
         return self.referee.granted(SimpleNamespace(permits=permits), hold, call)  # type: ignore[arg-type]
+
+    def crash(self, call: Call) -> None:
+        call.process.crash()
+        self.referee.died(call.process)
 
     def pass_time(self, seconds: float) -> list[str]:
         """Let time pass; return the violations so far."""
@@ -188,6 +193,34 @@ def test_a_large_request_waits_and_those_behind_it(game: Game) -> None:
     assert game.pass_time(0.1) != []
 
 
+@pytest.mark.parametrize(
+    ("permits", "limit", "seconds"),
+    [(1, 2, ALIVE_MS / 1000 + HEARTBEAT_SECONDS), (2, 3, HEARTBEAT_SECONDS), (1, 3, 0.0), (1, 4, 0.0)],
+    ids=["a smaller limit", "more permits", "the same wish", "a larger limit"],
+)
+def test_a_waiter_that_has_crashed_keeps_those_behind_it_for_so_long(
+    game: Game, permits: int, limit: int, seconds: float
+) -> None:
+    for slot in range(2):
+        game.grant(slot, slot + 1, limit=3)
+    first = game.ask("first", permits=permits, limit=limit)
+    game.ask(limit=3)
+    game.crash(first)
+    assert game.pass_time(seconds + HAND_OFF_SECONDS) == []
+    assert any("though so many were free" in one for one in game.pass_time(0.1))
+
+
+def test_a_waiter_that_has_crashed_keeps_nobody_waiting_once_there_is_room_by_its_limit(game: Game) -> None:
+    holders = [game.grant(slot, slot + 1, limit=3) for slot in range(2)]
+    first = game.ask("first", limit=2)
+    game.ask(limit=3)
+    game.crash(first)
+    assert game.pass_time(2 * HEARTBEAT_SECONDS) == []
+    game.referee.leaves(holders[1])
+    assert game.pass_time(HAND_OFF_SECONDS) == []
+    assert game.pass_time(0.1) != []
+
+
 def test_the_end_of_an_override_is_heard_of_by_heartbeats(game: Game) -> None:
     game.referee.limits.begins(0, 5.0)
     game.ask()
@@ -223,6 +256,11 @@ def test_runs_with_a_semaphore_find_no_violation() -> None:
     """The seeds of the other tests have some, too."""
     for seed in range(4_532_400, 4_532_410):
         Simulation(seed, limited(seed, 1.0)).run()
+
+
+def test_a_call_waits_behind_a_waiter_of_older_code_that_has_crashed() -> None:
+    """The older code has a limit of 3, and three permits are taken; a limit of 5 would leave two."""
+    Simulation(5_010_509).run()
 
 
 def test_a_grant_that_was_repeated_is_not_taken_for_the_latest() -> None:
