@@ -1103,7 +1103,7 @@ def test_an_operator_is_told_why_nothing_is_known_if_too_few_masters_answer() ->
 def janitor_of(client: Client) -> Janitor:
     """Return a janitor whose heartbeats are for no waiter; the test calls it by hand."""
     session: Any = client
-    session.platform, session.foregrounds = THREADS, set()
+    session.platform, session.foregrounds = THREADS, {}
     janitor = Janitor(session)
     places: Any = SimpleNamespace(give_up=lambda _: [], keep=lambda _: (FOREVER, []), were_given_up=lambda _: False)
     janitor._places = places

@@ -463,7 +463,7 @@ def test_waiters_that_leave_together_are_taken_out_in_one_round() -> None:
 class Burst(Waiting):
     """A session with several masters, of which one is slow in each round; it notes the time of each request."""
 
-    client_id, masters, foregrounds = "me", (SimpleNamespace(facts=SimpleNamespace(vote_at=0.0)),), set[Any]()
+    client_id, masters, foregrounds = "me", (SimpleNamespace(facts=SimpleNamespace(vote_at=0.0)),), dict[Any, None]()
     holds, options = Book(), ClientOptions()
 
     def __init__(self, seconds: float, waiters: Sequence[Waiter] = ()) -> None:

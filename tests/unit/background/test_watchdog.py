@@ -85,7 +85,7 @@ class Book:
         self.clock = self.platform.clock
         self.holds = Holds(self)
         self.counters = Counters()
-        self.foregrounds: set[Any] = set()
+        self.foregrounds: dict[Any, None] = {}
         self.plans: list[float] = []
         self.writes: list[tuple[float, int]] = []
         self.sweeps: list[float] = []
@@ -170,7 +170,7 @@ class BookOfTasks(Book):
         self.is_closed = False
         self.loop = SimpleNamespace(is_closed=lambda: self.is_closed)
         self.pulse = Pulse(limit)
-        self.foregrounds = {self}
+        self.foregrounds = {self: None}
         self._task = FakeTask(self.loop)
         self.events: list[Event] = []
         self.losses: list[tuple[float, str]] = []
@@ -319,7 +319,7 @@ def test_what_a_loop_that_is_closed_has_left_is_looked_for_with_each_renewal() -
             looks.append(None)
             return False
 
-    book.foregrounds = cast(Any, {Other()})
+    book.foregrounds = cast(Any, {Other(): None})
     book.grant()
     book.work_until(4 * DUE_SECONDS)
     assert looks

@@ -93,7 +93,7 @@ class Scene:
         self.sent: list[tuple[str, tuple[int, ...]]] = []
         self.waiters: dict[bytes, Waiter] = {}
         self.hubs = hubs_of(self)
-        self.foregrounds: set[Any] = set()
+        self.foregrounds: dict[Any, None] = {}
         self.meanwhile: Callable[[], object] = bool
         self.shared = SharedSubscriptions(THREADS)
         self.shared.clock = self.clock
@@ -126,7 +126,7 @@ class Scene:
     def add_loop(self) -> Pulse:
         """Return a loop that does not turn."""
         pulse = Pulse(FOREVER)
-        self.foregrounds.add(Loop(pulse))
+        self.foregrounds[Loop(pulse)] = None
         return pulse
 
     @property

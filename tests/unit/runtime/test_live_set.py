@@ -33,3 +33,13 @@ def test_a_look_at_all_misses_none_while_others_come_and_go() -> None:
         came.append(One())
         live.add(came[-1])
     assert set(kept) <= seen
+
+
+def test_objects_come_in_the_order_in_which_they_were_added() -> None:
+    live, added = LiveSet[One](), [One() for _ in range(50)]
+    added.sort(key=id, reverse=True)  # not in that of their addresses
+    for one in added:
+        live.add(one)
+    live.add(added[0])  # an object that is in the set keeps its place
+    live.discard(added.pop(20))
+    assert list(live) == added

@@ -89,7 +89,7 @@ class Foreground:
             Enter: self._enter,
             Pause: lambda pause: asyncio.sleep(pause.seconds),
         }
-        session.foregrounds.add(self)  # Mark, then look: `close` finds it, or this finds the session closed
+        session.foregrounds[self] = None  # Mark, then look: `close` finds it, or this finds the session closed
         if session.closed and not session.is_closing:
             session.hubs.stop(self._hub)
 
@@ -394,7 +394,7 @@ class Foreground:
         for link in self._links():
             link.close()
         try:
-            self.session.foregrounds.remove(self)
+            del self.session.foregrounds[self]
         except KeyError:  # another thread has closed it
             return
         give_up(self.session, self._hub)

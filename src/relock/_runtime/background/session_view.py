@@ -60,7 +60,7 @@ class SessionView(Protocol):
     closed: bool
     counters: Counters
     deadlock_after: float
-    foregrounds: set[ForegroundView]
+    foregrounds: dict[ForegroundView, None]
     node_timeout: float
     holds: Book
     hubs: Hubs

@@ -100,7 +100,7 @@ class Session(Driver):
         self.deadlock_after = options.deadlock_after or DEADLOCK_AFTER_SECONDS
         self.prefix = options.prefix
         self.connection_name = f"relock:{self.client_id}"
-        self.foregrounds: set[ForegroundView] = set()
+        self.foregrounds: dict[ForegroundView, None] = {}  # in the order of their addition
         self.losses = CallbackQueue(platform, "relock-losses")
         self.events = CallbackQueue(platform, "relock-events")
         self.observers: tuple[Observer, ...] = ()
