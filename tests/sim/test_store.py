@@ -8,10 +8,14 @@ from unittest import mock
 import fakeredis
 import pytest
 import redis
+from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from redis.crc import key_slot
 from support.servers import Server
 
+from relock._scripts import load
+from relock.testing._channels import SHARDED
 from relock.testing._master import ReplyError, VirtualMaster
 from relock.testing._store import COMMANDS
 
@@ -98,6 +102,8 @@ SHAPES: list[tuple[Any, ...]] = [
     (b"LINDEX", b"a list that is not there", ranks),
     (b"PUBLISH", texts, texts),
     (b"PUBSUB", b"NUMSUB", some(texts)),
+    (b"SPUBLISH", texts, texts),
+    (b"PUBSUB", b"SHARDNUMSUB", some(texts)),
 ]
 FILLING = [shape for shape in SHAPES if shape[0] in (b"HSET", b"ZADD")]
 BEGINNING: list[Words] = [
@@ -182,8 +188,11 @@ def test_a_real_server_says_the_same(client: Any, steps: Sequence[Words | bool])
     client.flushall()
     twins = Twins(client)
     twins.now_us = int(time.time() * 1e6)
+    knows_shards = not isinstance(attempt(lambda: client.execute_command("SPUBLISH", "x", "x")), Exception)
     try:
         for step in [*BEGINNING, *steps]:
+            if not knows_shards and not isinstance(step, bool) and {b"SPUBLISH", b"SHARDNUMSUB"}.intersection(step):
+                continue  # a server before 7.0
             if isinstance(step, bool):
                 client.execute_command("CONFIG", "SET", "maxmemory", "1" if step else "0")
                 twins.model.is_full = step
@@ -302,3 +311,55 @@ def test_publish_counts_subscribers_and_a_subscriber_may_ask_the_master(master: 
     master.unsubscribe(b"news", second)
     assert master.read("PUBLISH", b"news", b"3") == 0
     assert heard == [(b"news", b"1", b"none"), b"1", b"2"]
+
+
+# A node of a Cluster --------------------------------------------------------------------------------------------------
+
+HERE, THERE = b"{a}", b"{b}"  # keys of two slots
+NODE_SCRIPT = load("release").on_cluster
+
+
+@pytest.fixture
+def node(master: VirtualMaster) -> VirtualMaster:
+    """Return a node that has the slot of `HERE` only."""
+    master.place_of = lambda slot: "" if slot == key_slot(HERE) else "10.0.0.2:7001"
+    return master
+
+
+def test_a_node_sends_a_script_on_whose_keys_another_node_has(node: VirtualMaster) -> None:
+    assert node.slot_of([HERE, HERE + b":queue"]) == key_slot(HERE)
+    with pytest.raises(ReplyError, match=rf"^MOVED {key_slot(THERE)} 10\.0\.0\.2:7001$"):
+        node.run("release", [THERE], [])
+    with pytest.raises(ReplyError, match=r"^CROSSSLOT"):
+        node.run("release", [HERE, THERE], [])
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["'SPUBLISH', '{b}', 'x'", "'SET', '{b}', 'x'", "'SET', '{b}', 'x', 'KEEPTTL'", "'GET', '{b}'", "'DEL', '{b}'"],
+)
+def test_a_script_uses_no_key_and_no_sharded_channel_of_another_slot(node: VirtualMaster, command: str) -> None:
+    source = f"redis.call('SET', KEYS[1], 'x') return redis.call({command})".encode()
+    with pytest.raises(ReplyError, match="attempted to access keys that do not hash to the same slot"):
+        node.run(evolve(NODE_SCRIPT, source=source, sha=command), [HERE], [])
+    assert node.keys() == [HERE], "what it wrote before stays"
+    assert node.contents(THERE) is None, "only scripts are checked"
+
+
+def test_sharded_channels_have_subscribers_and_messages_of_their_own(master: VirtualMaster) -> None:
+    heard: list[Any] = []
+    master.subscribe(b"news", lambda _channel, message: heard.append((b"message", message)))
+    master.subscribe(b"news", lambda _channel, message: heard.append((b"smessage", message)), SHARDED)
+    assert master.read("PUBSUB", b"SHARDNUMSUB", b"news", b"none") == [b"news", 1, b"none", 0]
+    assert (master.read("PUBLISH", b"news", b"1"), master.read("SPUBLISH", b"news", b"2")) == (1, 1)
+    assert heard == [(b"message", b"1"), (b"smessage", b"2")]
+    master.restart("second")
+    assert (master.read("PUBLISH", b"news", b"3"), master.read("SPUBLISH", b"news", b"4")) == (0, 0)
+
+
+def test_slots_move_with_their_keys_and_expiries(node: VirtualMaster, clock: list[int]) -> None:
+    other = VirtualMaster(lambda: clock[0] + 5_000_000, "other")
+    for key in (HERE, THERE):
+        node.read("SET", key, b"x", b"PX", b"100")
+    node.give_slots({key_slot(THERE)}, other)
+    assert (node.keys(), other.keys(), other.read("PTTL", THERE)) == ([HERE], [THERE], 100)

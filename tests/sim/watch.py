@@ -171,12 +171,12 @@ class _WatchedWorld(World):
 class _WatchedConnection(VirtualConnection):
     """Connection that notes also the messages that are lost before they are under way."""
 
-    def publish(self, channel: bytes, payload: bytes) -> None:
+    def _publish(self, kind: bytes, channel: bytes, payload: bytes) -> None:
         world: Any = self.world
         count = len(world.story.messages)
-        super().publish(channel, payload)
+        super()._publish(kind, channel, payload)
         if len(world.story.messages) == count:
-            world.message(self, [[b"message", channel, payload]], is_request=False).is_lost = True
+            world.message(self, [[kind, channel, payload]], is_request=False).is_lost = True
 
 
 def _is_lost(raw: VirtualConnection, *, is_request: bool) -> bool:
@@ -211,7 +211,7 @@ def _request(commands: Sequence[Sequence[bytes]]) -> tuple[str, str, str]:
 def _reply(replies: Sequence[Any]) -> tuple[str, str, str]:
     """Return the kind, the label and the hover text of replies, or of a published message."""
     texts = [_text(reply) for reply in replies]
-    is_published = texts[0].startswith("message ")
+    is_published = texts[0].startswith(("message ", "smessage "))
     words = texts[0].split()[2:] if is_published else texts[-1].split()
     label = words[0] if words and STATUS.fullmatch(words[0]) else ""
     return "published" if is_published else "reply", label, "\n".join(texts)

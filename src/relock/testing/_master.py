@@ -4,13 +4,16 @@ Not modelled here: connections, what they know and what they lose; ``EVALSHA`` o
 master a replica follows. The code that carries requests to a master models these.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from typing import Any
+
+from redis.crc import key_slot
 
 from relock._keys import LockKeys
 from relock._scripts import Call, Script, load
 from relock.testing._arguments import ReplyError
+from relock.testing._channels import PLAIN, SHARDED
 from relock.testing._engine import ScriptReply, shared_engine
 from relock.testing._store import COMMANDS, Snapshot, Status, Store
 
@@ -18,8 +21,10 @@ __all__ = ["Message", "ReplyError", "Snapshot", "Subscriber", "VirtualMaster"]
 
 NO_REPLID = "0" * 40
 
-Message = tuple[bytes, bytes]
-"""A channel, and what is published to it."""
+CROSS_SLOT = "CROSSSLOT Keys in request don't hash to the same slot"
+
+Message = tuple[bytes, bytes, bytes]
+"""The kind of a channel, `PLAIN` or `SHARDED`; the channel; and what is published to it."""
 
 Subscriber = Callable[[bytes, bytes], object]
 """Takes a channel and a message."""
@@ -33,7 +38,10 @@ class VirtualMaster:
         replid: the replication id of its data: its master's, if it has its master's data.
         replicate: is called after each script, or command outside of one, that has published or written, with what it
             has published; None as long as no replica follows this master.
+        place_of: says where a slot is served, as ``host:port``, or "" if here; None unless this is a node of a Cluster.
     """
+
+    place_of: Callable[[int], str] | None = None
 
     def __init__(self, clock_us: Callable[[], int], incarnation: str) -> None:
         self._replicate: Callable[[list[Message]], object] | None = None
@@ -41,7 +49,7 @@ class VirtualMaster:
         self._store = Store()
         self._become(incarnation)
         self._engine = shared_engine()
-        self._subscribers: dict[bytes, list[Subscriber]] = {}
+        self._subscribers: dict[tuple[bytes, bytes], list[Subscriber]] = {}
 
     def _become(self, incarnation: str) -> None:
         self.incarnation = incarnation
@@ -63,11 +71,12 @@ class VirtualMaster:
         """Run a script, or the shipped one of that name; then hand out what it has published.
 
         Raises:
-            ReplyError: it ended with an error; what it wrote and published before that stays.
+            ReplyError: it ended with an error; what it wrote and published before that stays. Or its keys are not in
+                one slot that this node of a Cluster serves.
         """
         if isinstance(script, str):
             script = load(script)
-        self._store.begin(self._clock_us())
+        self._store.begin(self._clock_us(), self.slot_of(keys))
         try:
             return self._engine.run(script, self._store, keys, arguments)
         finally:
@@ -106,26 +115,44 @@ class VirtualMaster:
             return list(reply)
         return reply.word if isinstance(reply, Status) else reply
 
+    def slot_of(self, keys: Sequence[bytes]) -> int | None:
+        """Return the slot of keys, or of a sharded channel; None if this is no node of a Cluster.
+
+        Raises:
+            ReplyError: they are in several slots, or in one that another node serves.
+        """
+        if self.place_of is None:
+            return None
+        slot, *others = {key_slot(key) for key in keys}
+        place = self.place_of(slot)
+        if others or place:
+            raise ReplyError(CROSS_SLOT if others else f"MOVED {slot} {place}")
+        return slot
+
     # Pub/Sub --------------------------------------------------------------------------------------------------------
 
-    def subscribe(self, channel: bytes, subscriber: Subscriber) -> None:
-        """Add a subscriber, which PUBLISH counts from now on; it gets each message as soon as the script has ended."""
-        self._subscribers.setdefault(channel, []).append(subscriber)
-        self._count_listeners(channel)
+    def subscribe(self, channel: bytes, subscriber: Subscriber, kind: bytes = PLAIN) -> None:
+        """Add a subscriber, which PUBLISH counts from now on; it gets each message as soon as the script has ended.
 
-    def unsubscribe(self, channel: bytes, subscriber: Subscriber) -> None:
+        SPUBLISH counts it if the `kind` of the channel is `SHARDED`.
+        """
+        self._subscribers.setdefault((kind, channel), []).append(subscriber)
+        self._count_listeners(kind, channel)
+
+    def unsubscribe(self, channel: bytes, subscriber: Subscriber, kind: bytes = PLAIN) -> None:
         """Undo a `subscribe`; do nothing if a restart has undone it."""
-        subscribers = self._subscribers.get(channel, [])
+        subscribers = self._subscribers.get((kind, channel), [])
         if subscriber in subscribers:
             subscribers.remove(subscriber)
-            self._count_listeners(channel)
+            self._count_listeners(kind, channel)
 
-    def _count_listeners(self, channel: bytes) -> None:
-        count = len(self._subscribers[channel])
+    def _count_listeners(self, kind: bytes, channel: bytes) -> None:
+        listeners = self._store.shard_listeners if kind == SHARDED else self._store.listeners
+        count = len(self._subscribers[kind, channel])
         if count:
-            self._store.listeners[channel] = count
+            listeners[channel] = count
         else:
-            del self._subscribers[channel], self._store.listeners[channel]
+            del self._subscribers[kind, channel], listeners[channel]
 
     def _deliver(self) -> None:
         """Hand out what was published: after the script, as a server does, so that subscribers may ask the master."""
@@ -135,8 +162,8 @@ class VirtualMaster:
         while published:
             self._hand_out(*published.pop(0))
 
-    def _hand_out(self, channel: bytes, message: bytes) -> None:
-        for subscriber in list(self._subscribers.get(channel, ())):
+    def _hand_out(self, kind: bytes, channel: bytes, message: bytes) -> None:
+        for subscriber in list(self._subscribers.get((kind, channel), ())):
             subscriber(channel, message)
 
     # What happens to a master ---------------------------------------------------------------------------------------
@@ -153,6 +180,7 @@ class VirtualMaster:
         self._become(incarnation)
         self._subscribers.clear()
         self._store.listeners.clear()
+        self._store.shard_listeners.clear()
         self.flush()
         if snapshot is not None:
             self._store.load(snapshot)
@@ -171,8 +199,14 @@ class VirtualMaster:
     def follow(self, snapshot: Snapshot, messages: Sequence[Message] = ()) -> None:
         """Act as a replica: take over what its master holds, and hand out what its master published."""
         self._store.load(snapshot)
-        for channel, message in messages:
-            self._hand_out(channel, message)
+        for message in messages:
+            self._hand_out(*message)
+
+    def give_slots(self, slots: Collection[int], other: "VirtualMaster | None") -> None:
+        """Let another node have the keys of these slots, as the last step of a migration does; None: drop the keys."""
+        taken = self._store.take_slots(slots)
+        if other is not None:
+            other._store.add(taken, (other._clock_us() - self._clock_us()) // 1000)
 
     @property
     def is_replica(self) -> bool:

@@ -22,6 +22,7 @@ from redis import exceptions as redis_errors
 from relock._runtime.net.channel import Channel
 from relock._runtime.net.node import Node
 from relock._runtime.net.raw_connection import RawConnection
+from relock.testing._channels import PLAIN, SHARDED
 from relock.testing._process import Parking, Process
 from relock.testing._server import Server
 
@@ -37,7 +38,7 @@ class VirtualConnection(RawConnection):
         self.world = process.world
         self.timeout: float = options["socket_timeout"]
         self.fileno = self.world.fileno()
-        self.subscriptions: list[bytes] = []
+        self.subscriptions: list[tuple[bytes, bytes]] = []
         self.copies = 1  # the copies of its socket in this process and in forked children
         self.is_open = False
         self.is_broken = False
@@ -91,10 +92,7 @@ class VirtualConnection(RawConnection):
         world.at(max(self._arrives_at, world.now + self._delay()), self._server_sees_the_end)
 
     def _server_sees_the_end(self) -> None:
-        self.server.connections.pop(self, None)
-        for channel in self.subscriptions:
-            self.server.master.unsubscribe(channel, self.publish)
-        self.subscriptions.clear()
+        self.server.forget(self)
 
     def end(self) -> None:
         """Break the connection. Each side notices after a delay. Requests under way may still arrive, replies not."""
@@ -197,12 +195,19 @@ class VirtualConnection(RawConnection):
 
     def publish(self, channel: bytes, payload: bytes) -> None:
         """Send a published message to the client; by the `Conditions`, it may be lost, late, or sent twice."""
+        self._publish(PLAIN, channel, payload)
+
+    def spublish(self, channel: bytes, payload: bytes) -> None:
+        """Send a message of a sharded channel to the client, as `publish` does."""
+        self._publish(SHARDED, channel, payload)
+
+    def _publish(self, kind: bytes, channel: bytes, payload: bytes) -> None:
         conditions = self.server.conditions
         if conditions.drops and self.world.chance() < conditions.drops:
             return
         if conditions.lags and self.world.chance() < conditions.lags:
             self._comes_back_at = max(self._comes_back_at, self.world.now + self.world.chance() * conditions.straggle)
-        message = [[b"message", channel, payload]]
+        message = [[kind, channel, payload]]
         self.send_back(message)
         if conditions.repeats and self.world.chance() < conditions.repeats:
             self.server.repeat(partial(self.send_back, message))

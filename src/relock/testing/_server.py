@@ -4,14 +4,16 @@ The server knows a connection only as a `Peer`: the network itself is in `relock
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from redis import exceptions as redis_errors
+from redis.crc import key_slot
 
 from relock._scripts import load, load_for_redisson, probe_source, script_names
 from relock.testing._arguments import ReplyError
+from relock.testing._channels import PLAIN, SHARDED
 from relock.testing._conditions import Conditions
 from relock.testing._master import VirtualMaster
 from relock.testing._process import Process
@@ -25,11 +27,11 @@ class Peer(Protocol):
 
     Attributes:
         process: the one that opened it.
-        subscriptions: the channels that it has subscribed to.
+        subscriptions: the channels that it has subscribed to, each with its kind.
     """
 
     process: Process
-    subscriptions: list[bytes]
+    subscriptions: list[tuple[bytes, bytes]]
 
     def end(self) -> None:
         """Break the connection."""
@@ -39,6 +41,9 @@ class Peer(Protocol):
 
     def publish(self, channel: bytes, payload: bytes) -> None:
         """Send a published message to the client."""
+
+    def spublish(self, channel: bytes, payload: bytes) -> None:
+        """Send a message of a sharded channel to the client."""
 
 
 class Server:
@@ -189,17 +194,42 @@ class Server:
             if self.conditions.repeats and self.world.chance() < self.conditions.repeats:
                 self.repeat(partial(self._run_again, self.master.incarnation, command, raw.process))
             return reply
-        if word == b"SUBSCRIBE":
-            channel = command[1]
-            self.master.subscribe(channel, raw.publish)
-            raw.subscriptions.append(channel)
-            return [b"subscribe", channel, 1]
-        if word == b"UNSUBSCRIBE":
-            channel = command[1]
-            self.master.unsubscribe(channel, raw.publish)
-            raw.subscriptions.remove(channel)
-            return [b"unsubscribe", channel, 1]
+        if word in _BEGINNING or word in _ENDING:
+            return self._change_subscription(raw, word, command[1])
         return self._look(word, command)
+
+    def _change_subscription(self, raw: Peer, word: bytes, channel: bytes) -> Any:
+        """Begin or end a subscription; a node of a Cluster refuses a sharded channel in a slot of another node."""
+        kind = _BEGINNING.get(word) or _ENDING[word]
+        try:
+            if kind == SHARDED:
+                self.master.slot_of([channel])
+            if word in _BEGINNING:
+                self.master.subscribe(channel, _publisher(raw, kind), kind)
+                raw.subscriptions.append((kind, channel))
+            else:
+                self.master.unsubscribe(channel, _publisher(raw, kind), kind)
+                if (kind, channel) in raw.subscriptions:
+                    raw.subscriptions.remove((kind, channel))
+        except ReplyError as error:
+            return redis_errors.ResponseError(str(error))
+        return [word.lower(), channel, 1]
+
+    def forget(self, raw: Peer) -> None:
+        """Drop a connection that has ended, and its subscriptions."""
+        self.connections.pop(raw, None)
+        for kind, channel in raw.subscriptions:
+            self.master.unsubscribe(channel, _publisher(raw, kind), kind)
+        raw.subscriptions.clear()
+
+    def end_channels(self, slots: Collection[int]) -> None:
+        """End the subscriptions to the sharded channels of slots that this node of a Cluster no longer serves."""
+        for raw in list(self.connections):
+            for kind, channel in list(raw.subscriptions):
+                if kind == SHARDED and key_slot(channel) in slots:
+                    self.master.unsubscribe(channel, raw.spublish, kind)
+                    raw.subscriptions.remove((kind, channel))
+                    raw.send_back([[b"sunsubscribe", channel, 1]])
 
     def _run(self, word: bytes, command: Sequence[bytes], asker: Process) -> Any:
         if word == b"EVAL":
@@ -253,7 +283,8 @@ class Server:
         return redis_errors.ResponseError(f"ERR unknown command {word!r}")
 
 
-_SCRIPTS = {script.sha.encode(): script for script in (*map(load, script_names()), *load_for_redisson())}
+_LOADED = (*map(load, script_names()), *load_for_redisson())
+_SCRIPTS = {one.sha.encode(): one for script in _LOADED for one in (script, script.on_cluster)}
 _SHAS = {script.source: sha for sha, script in _SCRIPTS.items()}
 _PROBE = probe_source()
 _QUARANTINE = load("quarantine").sha.encode()
@@ -262,4 +293,10 @@ _BLUNT = frozenset(
 )
 SCRIPTED = frozenset({b"EVALSHA", b"EVAL"})
 _ALWAYS_SO = {b"PING": [b"pong", b""], b"CLIENT": b"OK"}
-_SUBSCRIBED = frozenset({b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"RESET", b"QUIT"})
+_BEGINNING = {b"SUBSCRIBE": PLAIN, b"SSUBSCRIBE": SHARDED}
+_ENDING = {b"UNSUBSCRIBE": PLAIN, b"SUNSUBSCRIBE": SHARDED}
+_SUBSCRIBED = frozenset({*_BEGINNING, *_ENDING, b"PING", b"RESET", b"QUIT"})
+
+
+def _publisher(raw: Peer, kind: bytes) -> Callable[[bytes, bytes], None]:
+    return raw.spublish if kind == SHARDED else raw.publish

@@ -11,9 +11,11 @@ Not modelled: databases, options that no script uses, how much memory is in use,
 hashes (here they keep the order in which they came), and the notation of scores beyond 17 digits.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from attrs import Factory, define, frozen
+from redis.crc import key_slot
 
 from relock.testing._arguments import (
     INTEGER_MAX,
@@ -28,6 +30,7 @@ from relock.testing._arguments import (
     set_options,
     sum_of,
 )
+from relock.testing._channels import Channels
 from relock.testing._sorted_set import SortedSet, listed
 
 
@@ -58,34 +61,28 @@ class Snapshot:
 
 
 @define
-class Store:
-    """The keys of one master.
+class Store(Channels):
+    """The keys of one master, and its channels.
 
     Attributes:
-        listeners: how many subscribers each channel has.
-        published: the messages that the master must deliver: those to channels with subscribers; if `is_replicated`,
-            those to any channel.
         is_full: out of memory: it refuses a script whose first write takes memory.
         is_read_only: a replica's store: it refuses every write.
         replication: what INFO says of the master's role and replication ids.
-        is_replicated: a replica follows, and may have subscribers of its own.
         has_written: the script, or the command outside of one, has written.
     """
 
-    listeners: dict[bytes, int] = Factory(dict)
-    published: list[tuple[bytes, bytes]] = Factory(list)
     is_full: bool = False
     is_read_only: bool = False
     replication: bytes = b""
-    is_replicated: bool = False
     has_written: bool = False
     _now_us: int = 0
     _now_ms: int = 0
     _values: dict[bytes, Any] = Factory(dict)
     _expiries: dict[bytes, int] = Factory(dict)
 
-    def begin(self, now_us: int) -> None:
-        """Begin a script, or a command outside of one, at this time."""
+    def begin(self, now_us: int, slot: int | None = None) -> None:
+        """Begin a script with keys in this slot, or a command outside of one, at this time."""
+        self.slot = slot
         self._now_us = now_us
         self._now_ms = now_us // 1000
         self.has_written = False
@@ -105,6 +102,21 @@ class Store:
         """Take over what a snapshot held; keys that have expired meanwhile are gone."""
         self._values, self._expiries = snapshot.restore()
 
+    def take_slots(self, slots: Collection[int]) -> Snapshot:
+        """Return a copy of what the store holds in these slots, and forget that here."""
+        keys = [key for key in self._values if key_slot(key) in slots]
+        expiries = {key: self._expiries[key] for key in keys if key in self._expiries}
+        taken = Snapshot({key: self._values[key] for key in keys}, expiries)
+        for key in keys:
+            self._drop(key)
+        return taken
+
+    def add(self, snapshot: Snapshot, ahead_ms: int) -> None:
+        """Take what another store had as well, each key with the rest of its time: this clock is `ahead_ms` ahead."""
+        values, expiries = snapshot.restore()
+        self._values.update(values)
+        self._expiries.update({key: expiry + ahead_ms for key, expiry in expiries.items()})
+
     def keys(self) -> list[bytes]:
         """Return the keys that have not expired, in alphabetical order."""
         return sorted(key for key in list(self._values) if self._find(key) is not None)
@@ -118,6 +130,8 @@ class Store:
 
     def _find(self, key: bytes) -> Any:
         """Return a key's value, or None; remove the key if it has expired."""
+        if self.slot is not None:
+            self.check_slot(key)
         expiry = self._expiries.get(key)
         if expiry is not None and self._now_ms > expiry:
             self._drop(key)
@@ -218,6 +232,7 @@ class Store:
         self._grow()
         value = as_text(value)
         given, ttl_ms = set_options(options)
+        self.check_slot(key)
         before = self._string(key) if b"GET" in given else None
         if b"NX" in given or b"XX" in given:
             is_there = self._find(key) is not None
@@ -399,19 +414,6 @@ class Store:
             if (low < score if low_open else low <= score) and (score < high if high_open else score <= high)
         ]
 
-    # Pub/Sub --------------------------------------------------------------------------------------------------------
-
-    def publish(self, channel: bytes, message: Argument) -> int:
-        """PUBLISH channel message."""
-        heard = self.listeners.get(channel, 0)
-        if heard or self.is_replicated:
-            self.published.append((channel, as_text(message)))
-        return heard
-
-    def pubsub(self, _subcommand: bytes, *channels: bytes) -> tuple[bytes | int, ...]:
-        """PUBSUB NUMSUB channel [channel ...]."""
-        return tuple(part for channel in channels for part in (channel, self.listeners.get(channel, 0)))
-
 
 COMMANDS = {
     **{name.upper(): name for name in ("time", "info", "exists", "pexpire", "pttl", "type", "get", "set", "incr")},
@@ -420,6 +422,7 @@ COMMANDS = {
     **{name.upper(): name for name in ("zcount", "zrange", "zrevrange", "zrangebyscore")},
     "DEL": "delete",
     "PUBLISH": "publish",
+    "SPUBLISH": "spublish",
     "PUBSUB": "pubsub",
 }
 """The methods of `Store` by the names of their commands."""
