@@ -11,7 +11,8 @@ import click
 
 from sim import record
 from sim.picture import Story, draw
-from sim.simulation import Simulation, ViolationError
+from sim.shards import FIRST, run_of
+from sim.simulation import ViolationError
 from sim.watch import watched
 
 
@@ -63,6 +64,8 @@ def main(
     """
     if picture is not None and (len(seeds) != 1 or result is not None):
         raise click.UsageError("--picture draws one run: give one seed, and no --result")
+    if picture is not None and seeds.start >= FIRST:
+        raise click.UsageError(f"--picture can't draw a run over a Cluster: seeds from {FIRST} on")
     if picture is None and (since, until) != (None, None):
         raise click.UsageError("--from and --until belong to a --picture")
     if len(seeds) == 1 and result is None:
@@ -86,7 +89,7 @@ def main(
 
 def _tell(seed: int, picture: Path | None, since: float | None, until: float | None) -> bool:
     """Play one seed, line by line, and draw the picture; return whether anything was wrong."""
-    simulation, story = (Simulation(seed), Story("")) if picture is None else watched(seed)
+    simulation, story = (run_of(seed), Story("")) if picture is None else watched(seed)
     try:
         simulation.run()
     except ViolationError as error:

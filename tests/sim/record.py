@@ -16,7 +16,8 @@ from attrs import Factory, asdict, define, evolve, fields
 from support import compact
 
 from relock import __version__
-from sim.simulation import Simulation, ViolationError
+from sim.shards import run_of
+from sim.simulation import ViolationError
 
 DIRTY = "-dirty"
 PIECE_SEEDS = 100  # between two writes of the file
@@ -75,7 +76,7 @@ def play(commit: str, seeds: range, *, stops: bool) -> Piece:
     faults: Counter[str] = Counter()
     piece = Piece(Run(commit, seeds.start, seeds.stop - 1))
     for seed in seeds:
-        simulation = Simulation(seed)
+        simulation = run_of(seed)
         try:
             simulation.run()
         except ViolationError as error:
