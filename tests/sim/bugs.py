@@ -1113,4 +1113,18 @@ BUGS = [
         "    -- shortens",
         seed=1006,
     ),
+    Bug(
+        "a subscription does not follow its slot",
+        f"{RUNTIME}/wakeups/channels.py",
+        "            self.want(name)  # the slot has moved: the refusal names the node that has it now\n",
+        "            pass\n",
+        seed=6_000_041,
+    ),
+    Bug(
+        "a grant counts from a node that no longer has the slot",
+        f"{RUNTIME}/wakeups/hub.py",
+        "not self.channels.is_current(waiter.keys, subscription)",
+        "False",
+        seed=6_000_022,
+    ),
 ]
