@@ -138,7 +138,7 @@ def test_with_tasks_a_blocked_loop_keeps_its_hold_and_a_cancelled_waiter_leaves(
         r"3\. a holder blocks its event loop for longer than its lease",
         r"4\. the first waiter is cancelled",
         r"a task of \w+ is cancelled; its call ended after [\d.]+ ms",
-        r"a blocked event loop keeps its hold: held for [\d.]+ s on a lease of 2 s; 0 others came in",
+        r"a blocked event loop keeps its hold: held for [\d.]+ s on a lease of [\d.]+ s; 0 others came in",
         r"\w+\.1 got a DeadlockError after [\d.]+ s",
         r"with the semaphore, at most 2 at a time: 2 at once in [1-9]",
     ):
@@ -152,7 +152,7 @@ def test_plain_lines_tell_of_the_masters(tmp_path: Path) -> None:
     done = relock_demo("--masters", "3", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     for said in (
-        "new masters have no vote for 2 s",
+        "new masters have no vote for ",
         "masters are killed: 1 of 3",
         "back, empty: no vote",
         "vote again",
@@ -292,6 +292,7 @@ def test_the_verdict_is_bad_where_each_other_part_of_relock_lets_all_in(
 
 def test_a_demo_that_takes_too_long_has_a_bad_verdict(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_module, "PLAN", Plan(limit_seconds=2.0))
+    monkeypatch.setattr(demo_module, "BUSY", float("inf"))
     done = CliRunner().invoke(demo_module.demo, ["--node", server.url, "--plain"])
     assert done.exit_code == ExitCode.WRONG
     assert "stopped after 2 s" in done.stdout

