@@ -154,6 +154,7 @@ def test_a_release_by_force_is_told_by_the_client_that_has_done_it(rig: Rig, nam
     else:
         told = ForceReleased(name, kind="lock")
         assert client.force_release(name)
+        rig.until_free(name, "also the masters beyond the quorum have the release")
         assert not client.force_release(name)
     client.lock(f"{name}-later").acquire()
     rig.until(lambda: any(isinstance(event, Granted) for event in events), "all events before are told")

@@ -62,7 +62,7 @@ class Story:
         plan = self.plan
         if len(plan.urls) > 1:
             self.screen.say(f"new masters have no vote for {plan.ttl:g} s: the demo waits, once")
-            with self.client.lock(plan.name, timeout=plan.ttl + plan.patience_seconds):
+            with self.client.lock(plan.name, timeout=plan.ttl + plan.outcome_seconds):
                 pass
         self._wait(plan.limit_seconds, lambda: len(self.crew.told) == len(self.crew.alive))  # all have told ``ready``
         self._play_locks()
@@ -101,7 +101,7 @@ class Story:
         with self._updates("rwlock", ["catalogue"], History.of_readers):
             self._wait(plan.pause_seconds)
             self._wait(plan.patience_seconds, lambda: verdict.most_at_once(crew.history.reads) > 1)
-            with self._held(self.client.rwlock(plan.name, timeout=plan.patience_seconds).read):
+            with self._held(self.client.rwlock(plan.name, timeout=plan.outcome_seconds).read):
                 self.screen.say("the demo reads: a writer waits for it, and later readers wait behind the writer")
                 self._wait(plan.patience_seconds, lambda: len(self._queue()) > len(crew.alive))
         self.findings.append(crew.history.of_queue(self._awaited_at, self._released_at))
@@ -164,7 +164,7 @@ class Story:
     def _cancel_a_waiter(self) -> None:
         crew, patience = self.crew, self.plan.patience_seconds
         self.screen.act("the first waiter is cancelled")
-        with self._held(self.client.lock(self.plan.name, timeout=patience)) as waiter:
+        with self._held(self.client.lock(self.plan.name, timeout=self.plan.outcome_seconds)) as waiter:
             victim = process_of(waiter)
             crew.order("cancel", to=[victim])
             gone_at = time.monotonic() if self._wait(patience, lambda: waiter not in self._queue()) else NEVER
@@ -175,7 +175,7 @@ class Story:
 
     def _kill_a_waiter(self) -> None:
         self.screen.act("the first waiter is killed, with its process")
-        with self._held(self.client.lock(self.plan.name, timeout=self.plan.patience_seconds)) as waiter:
+        with self._held(self.client.lock(self.plan.name, timeout=self.plan.outcome_seconds)) as waiter:
             victim = process_of(waiter)
             self.crew.kill(victim)
             dead = len([*takewhile(lambda one: process_of(one) not in self.crew.alive, self._info().queue)])
