@@ -31,9 +31,7 @@ class Plan:
     stay_seconds: float = 2.5
     pause_seconds: float = 0.7
     patience_seconds: float = 5.0  # the longest wait for an event that should happen at once
-    outcome_seconds: float = (
-        20.0  # the longest wait for a lock, for the end of all rounds or of a deadlock, or for a word
-    )
+    outcome_seconds: float = 20.0  # the longest wait for a lock, for all rounds, for a deadlock, and for a word
     limit_seconds: float = 60.0  # the longest that the demo may take
     urls: tuple[str, ...] = field(default=(), repr=False)  # the masters; they may hold passwords
     prefix: str = "lock"
