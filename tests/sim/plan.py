@@ -257,11 +257,14 @@ class Plan:
         return self.is_quiet and HARMLESS.union(CLOCKS).issuperset(self.kinds)
 
     @property
+    def repeats_between(self) -> bool:
+        """Return whether a request may come again after its reply and before it is void: it may grant a lock anew."""
+        conditions = self.conditions
+        return conditions.repeats > 0 and any(0 < one <= self.node_timeout for one in conditions.repeated_after)
+
+    @property
     def is_quiet(self) -> bool:
         """Return whether each message arrives once and soon; or, if repeated, when it is void."""
         conditions = self.conditions
-        comes_between = conditions.repeats and any(
-            0 < seconds <= self.node_timeout for seconds in conditions.repeated_after
-        )
         is_lossy = conditions.cuts or conditions.drops
-        return not (conditions.straggles or conditions.lags or is_lossy or comes_between)
+        return not (conditions.straggles or conditions.lags or is_lossy or self.repeats_between)

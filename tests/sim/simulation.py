@@ -70,6 +70,7 @@ class Simulation:
         self.world = world = world or World(seed)
         random = world.random
         self.plan = plan = plan or plan_of(seed, random)
+        self._had_repeats = plan.repeats_between  # until all is healed: that changes the conditions of the plan
         self.servers = [
             ReplicatedServer(
                 world,
@@ -189,7 +190,9 @@ class Simulation:
         for referee in family:
             referee.ends.closes(process, referee.beliefs)
         client.close()
-        for referee in family if self.plan.is_calm and self.plan.is_prompt else ():
+        # A request that was repeated before all was healed may have granted a released hold anew, for one lease.
+        may_last = self._had_repeats and self.world.now < self.referee.leases.hindered_until + self.plan.longest
+        for referee in family if self.plan.is_calm and self.plan.is_prompt and not may_last else ():
             referee.ends.closed(process, client._session)
 
     def _give_verdict(self) -> None:

@@ -219,6 +219,11 @@ def test_what_a_master_gives_to_a_task_while_its_subscription_is_being_opened_is
     assert simulation.faults["exit"] > 0
 
 
+def test_a_hold_that_a_repeated_request_has_granted_anew_is_no_leftover_while_its_lease_lasts() -> None:
+    """The client is closed before the lease ends, and after all is healed: the network repeats nothing any more."""
+    Simulation(5_051_381).run()
+
+
 @pytest.mark.parametrize("delay", [0.0001, 0.1])
 def test_the_ends_of_all_clients_are_judged_where_all_is_well_and_answers_come_soon(
     monkeypatch: pytest.MonkeyPatch, delay: float
