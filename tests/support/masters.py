@@ -26,7 +26,7 @@ MEDIANS = ("pttl", "ttl", "zscore")  # whose replies may differ from master to m
 READS = (*MEDIANS, "exists", "get", "hget", "hgetall", "hkeys", "hlen", "hvals", "type", "zcard", "zrange")
 EMPTY = """
 for _, key in ipairs(redis.call('KEYS', '*')) do
-  if key ~= 'lock:master' then redis.call('DEL', key) end
+  if key ~= 'lock:master' or redis.call('TYPE', key).ok ~= 'hash' then redis.call('DEL', key) end
 end
 """
 
@@ -166,7 +166,7 @@ class Masters:
         return self
 
     def empty(self) -> None:
-        """Delete all keys; masters that have a vote keep it."""
+        """Delete all keys; masters that have a vote keep it, if their marker is one."""
         for server in self.members:
             server.cli("EVAL", EMPTY, 0)
         self.let_vote()

@@ -520,6 +520,12 @@ def three(server_kind: str) -> Iterator[Masters]:
     started.close()
 
 
+def test_masters_are_emptied_of_what_is_no_marker(three: Masters) -> None:
+    three.cli("SET", "lock:master", "x")
+    three.empty()
+    assert three.cli("HGET", "lock:master", "no_vote_until_us") == b"1"
+
+
 def test_what_most_masters_have_is_read_and_what_is_written_is_written_to_all(three: Masters) -> None:
     three.empty()
     with three.client() as client:
