@@ -21,6 +21,7 @@ from contract.rigs.rig import (
     key_of,
     leases_key_of,
     release_all,
+    until_in_time,
 )
 from contract.rigs.watch import At
 from relock import (
@@ -287,20 +288,29 @@ def test_a_waiter_that_nobody_listens_for_keeps_no_reader_out(rig: Rig, name: st
 
 def test_a_writer_that_gives_up_lets_the_readers_behind_it_in(rig: Rig, name: str) -> None:
     client, others = warm(rig, node_timeout=PATIENT), warm(rig)
-    reader, queue = others.rwlock(name).read, Queue(rig, client, name)
+    reader = others.rwlock(name).read
     take(reader, 1)
     for line in rig.lines:
         line.hold_request(calls(name, "read_heartbeat"))
-    begin, timeout = rig.clock(), 1.0 + min(rig.slack, 5.0)  # in real time, the readers may take seconds to join
-    ending = rig.start(lambda: others.rwlock(name, owner="w").write.acquire(timeout=timeout))
-    rig.until(lambda: rig.queues_are(name, 1), "the writer waits")
-    queue.join("r1", "r2")
-    assert not ending.result()
-    queue.until_served("r1", "r2")
-    assert rig.clock() - begin < timeout + HELP_SECONDS + rig.slack
-    queue.release("r1", "r2")
+
+    def give_up(timeout: float) -> bool:
+        begin = rig.clock()
+        writer = rig.start(lambda: others.rwlock(name, owner="w").write.acquire(timeout=timeout))
+        rig.until(lambda: rig.queues_are(name, 1) or writer.is_over, "the writer waits")
+        locks = [client.rwlock(name, owner=owner).read for owner in ("r1", "r2")]
+        readers = [rig.start(partial(take, lock, 1)) for lock in locks]
+        rig.until(lambda: rig.queues_are(name, 3) or writer.is_over, "the readers wait behind it")
+        in_time = not writer.is_over
+        assert not writer.result()
+        for running in readers:
+            running.result()
+        assert rig.clock() - begin < timeout + HELP_SECONDS + rig.slack
+        for lock in locks:
+            lock.release()
+        return in_time
+
+    until_in_time(give_up)
     reader.release()
-    queue.end()
     rig.until_free(name, "all")
 
 

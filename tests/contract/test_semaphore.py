@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from contract.rigs.calls import leave, make, take
-from contract.rigs.rig import BRIEF, Rig, all_done, all_struck, calls, permits_key_of, release_all
+from contract.rigs.rig import (
+    BRIEF,
+    Rig,
+    all_done,
+    all_struck,
+    calls,
+    permits_key_of,
+    release_all,
+    until_in_time,
+)
 from contract.rigs.watch import At
 from relock import (
     AcquireTimeoutError,
@@ -462,18 +471,23 @@ def test_a_large_request_at_the_head_is_not_passed_by_small_ones(rig: Rig, name:
 def test_a_large_request_that_gives_up_lets_the_small_ones_in(rig: Rig, name: str) -> None:
     one_master_only(rig)
     client, others = warm(rig, node_timeout=PATIENT), warm(rig, node_timeout=PATIENT)
-    held, queue = got(others.semaphore(name, 3)), Queue(rig, name)
+    held = got(others.semaphore(name, 3))
     rig.lines[0].hold_request(calls(name, "permit_heartbeat"))
-    timeout = 2.0 + min(rig.slack, 4.0)  # in real time, the small one may take seconds to join
-    large = rig.start(lambda: client.semaphore(name, 3).acquire(3, timeout=timeout))
-    rig.until(lambda: rig.queues_are(name, 1), "the large one waits")
-    queue.join("small", client.semaphore(name, 3))
-    assert large.result() is None
-    begin = rig.clock()
-    queue.until_served("small")
-    assert rig.clock() - begin < 5.0 + rig.slack, "it was woken"
-    for permit in (held, queue.permits["small"]):
-        permit.release()
+
+    def give_up(timeout: float) -> bool:
+        large = rig.start(lambda: client.semaphore(name, 3).acquire(3, timeout=timeout))
+        rig.until(lambda: rig.queues_are(name, 1) or large.is_over, "the large one waits")
+        small = rig.start(lambda: got(client.semaphore(name, 3)))
+        rig.until(lambda: rig.queues_are(name, 2) or large.is_over, "the small one waits behind it")
+        in_time = not large.is_over
+        assert large.result() is None
+        begin = rig.clock()
+        small.result().release()
+        assert rig.clock() - begin < 5.0 + rig.slack, "it was woken"
+        return in_time
+
+    until_in_time(give_up)
+    held.release()
     rig.until_free(name, "all")
 
 

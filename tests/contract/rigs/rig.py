@@ -27,6 +27,10 @@ class Interrupted(BaseException):
 class Running(Protocol):
     """A function that runs beside the test."""
 
+    @property
+    def is_over(self) -> bool:
+        """Return whether the function has ended."""
+
     def result(self) -> Any:
         """Wait for its end; return the function's result, or raise its error."""
 
@@ -286,3 +290,11 @@ def release_all(faults: Sequence[Fault]) -> None:
     """Let these faults release the requests and replies that they hold."""
     for fault in faults:
         fault.release()
+
+
+def until_in_time(scene: Callable[[float], bool]) -> None:
+    """Play a scene until it returns true, each time with more seconds after which a caller in it gives up.
+
+    Others must do something before that. A busy machine may need seconds for it; an idle one should not wait so long.
+    """
+    assert any(map(scene, (1.0, 5.0, 25.0))), "the others were too late each time"

@@ -139,6 +139,11 @@ class Thread:
         except BaseException as error:
             self._error = error
 
+    @property
+    def is_over(self) -> bool:
+        """Return whether the function has ended."""
+        return not self._thread.is_alive()
+
     def result(self) -> Any:
         """Wait for the end; return or raise the outcome of the function."""
         self._thread.join(SOON)
