@@ -84,6 +84,7 @@ def test_more_parties_may_come_than_must(rig: Rig, name: str) -> None:
 def test_callers_that_want_different_numbers_of_parties_are_told(rig: Rig, name: str) -> None:
     client = warm(rig)
     client.latch(name, 3).arrive("a")
+    rig.until(lambda: arrivals(rig, name) == [{b"a"}] * rig.masters, "every master knows")
     other = client.latch(name, 2)
     for call in (other.arrive, other.wait, partial(other.wait, 0)):
         with pytest.raises(ConfigurationError, match="for 3 parties"):
