@@ -99,7 +99,7 @@ def test_a_lost_hold_leaves_no_note(rig: Rig, name: str, end: Callable[[Rig, Loc
     client = rig.client()
     rig.warm_up(client)
     lock = client.lock(name, note=NOTE)
-    take(lock, 1)
+    rig.take_everywhere(lock, 1)
     end(rig, lock)
     with pytest.raises(LockLostError):
         lock.release()

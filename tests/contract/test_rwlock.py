@@ -905,6 +905,7 @@ def test_a_force_release_ends_every_reader_and_serves_the_next_waiter(rig: Rig, 
         leave_lost(reader)
     queue.release("w1")
     queue.end()
+    rig.until_free(name, "the writer")
     assert operator.force_release(name) is False
     rig.until_free(name, "all")
     both = client.rwlock(name)
