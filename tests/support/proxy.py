@@ -2,10 +2,16 @@
 
 The proxy understands just enough of the protocol to tell requests and replies apart and to count them. A test arms a
 fault for the next request (or message) that matches; the fault strikes once.
+
+With ``RELOCK_TEST_LATE``, a share from 0 to 1, each proxy delays so many of the requests, chosen at random. Masters
+then differ for a moment more often, so a test that asks all of them, where a quorum has answered, fails in the end.
 """
 
+import os
+import random
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -21,6 +27,8 @@ SUBSCRIPTIONS = (b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE", b"UNSUBSCRIBE", b"P
 HOLDING = ("hold", "late")  # the kinds of fault that keep a request or a reply until `release`
 ON_REQUESTS = ("swallow", "forge", "lose", *HOLDING)
 JOIN_SECONDS = 5.0
+LATE = float(os.environ.get("RELOCK_TEST_LATE", "0"))
+LATE_SECONDS = 0.01
 
 
 def calls_script(*names: str) -> Match:
@@ -298,6 +306,8 @@ class _Pair:
 
     def _forward(self, request: bytes) -> None:
         self._proxy.flows.wait()
+        if random.random() < LATE:
+            time.sleep(LATE_SECONDS)
         words = words_of(request)
         fault = self._proxy.strike(words, ON_REQUESTS)
         if fault is not None and fault.kind != "late":
