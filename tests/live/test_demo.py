@@ -446,8 +446,10 @@ def end_a_demo(how: signal.Signals, code: int, after: float, tmp_path: Path, *op
         what = "the demo, its server and workers run"
         until(lambda: process.poll() is not None or len(marked(mark)) >= 4, within=WITHIN, what=what)
         assert process.stdout is not None
-        while begin and begin not in process.stdout.readline():
-            assert process.poll() is None
+        lines: list[str] = []
+        while begin and begin not in "".join(lines[-1:]):
+            lines.append(process.stdout.readline())
+            assert lines[-1], ("".join(lines), process.communicate())
         time.sleep(after)
         assert process.poll() is None, process.communicate()
         os.kill(process.pid, how)
