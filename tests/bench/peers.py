@@ -59,9 +59,9 @@ GO = Toolchain(
 JAVA = Toolchain(
     "Java",
     FOLDER / "java",
-    build=("mvn", "-q", "-B", "dependency:copy-dependencies"),
-    command=("java", "-Xmx128m", "-cp", f"{FOLDER}/java/target/dependency/*", f"{FOLDER}/java/Peer.java"),
-    built=FOLDER / "java" / "target" / "dependency",
+    build=("mvn", "-q", "-B", "compile", "dependency:copy-dependencies"),
+    command=("java", "-Xmx128m", "-cp", f"{FOLDER}/java/target/classes:{FOLDER}/java/target/dependency/*", "Peer"),
+    built=FOLDER / "java" / "target" / "classes",
 )
 
 
