@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from support.cluster import BUS_OFFSET
 from support.instructions import Strike, is_any
 from support.masters import All, Deployment, Masters, NoMajorityError, Proxies, majority, median
 from support.processes import Worker
-from support.proxy import Framer, Match, Proxy, replies_to, words_of
+from support.proxy import LATE_SECONDS, Framer, Match, Proxy, replies_to, words_of
 from support.servers import Server, find_servers, free_port
 from support.spawn import spawn
 from support.until import until
@@ -275,6 +276,18 @@ def test_every_connection_can_be_broken_and_new_ones_work(proxy: Proxy, bare: Ba
     again.send("PING")
     assert again.read() == b"+PONG\r\n"
     again.close()
+
+
+def test_a_proxy_that_is_late_delays_requests(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.proxy.LATE", 1.0)
+    proxy = Proxy(server.port)
+    bare = BareSocket(proxy.port)
+    begin = time.monotonic()
+    bare.send("PING")
+    assert bare.read() == b"+PONG\r\n"
+    assert time.monotonic() - begin >= LATE_SECONDS
+    bare.close()
+    proxy.close()
 
 
 def test_a_closed_proxy_leaves_nothing_behind(server: Server) -> None:

@@ -158,7 +158,7 @@ class Workers:
 
     async def _pass(self, worker: str, name: str, parties: int) -> None:
         """Arrive at a latch, and wait for the other parties."""
-        latch = self._client.latch(f"{self._plan.name}:{name}", parties, ttl=60.0)
+        latch = self._client.latch(f"{self._plan.name}:{name}", parties, ttl=60.0)  # also if limit_seconds is longer
         for _ in range(10 if self._plan.locked else 0):
             with suppress(QuorumError):  # the masters were slow; another try of this worker is the same arrival
                 await self._done(latch.arrive(worker))
