@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,15 +37,14 @@ def test_the_events_of_a_wait_name_it_from_its_beginning_to_the_release(rig: Rig
         (got if kind == "semaphore" else waiting).release()
         return token
 
-    running = rig.start(hold)
-    rig.until(lambda: holder.info().queue, "the caller is queued")
-    queued = holder.info().queue
-    (held if kind == "semaphore" else holder).release()
-    token = running.result()
-
     def told() -> list[Any]:
         return [event for event in events if event.lock == name]
 
+    running = rig.start(hold)
+    rig.until(lambda: told() and holder.info().queue, "the caller waits")  # it may be queued, and have no answer yet
+    queued = holder.info().queue
+    (held if kind == "semaphore" else holder).release()
+    token = running.result()
     rig.until(lambda: any(isinstance(event, Released) for event in told()), "the release is told")
     began, granted, released = told()
     assert [type(event) for event in (began, granted, released)] == [Waiting, Granted, Released]
@@ -149,13 +149,13 @@ def test_a_release_by_force_is_told_by_the_client_that_has_done_it(rig: Rig, nam
     if kind == "semaphore":
         owner = others.semaphore(name, 1).info().holders[0].owner
         told = ForceReleased(name, kind="semaphore", owner=owner)
-        assert client.semaphore(name, 1).force_release(owner)
-        assert not client.semaphore(name, 1).force_release(owner)
+        release = partial(client.semaphore(name, 1).force_release, owner)
     else:
         told = ForceReleased(name, kind="lock")
-        assert client.force_release(name)
-        rig.until_free(name, "also the masters beyond the quorum have the release")
-        assert not client.force_release(name)
+        release = partial(client.force_release, name)
+    assert release()
+    rig.until_free(name, "the masters beyond the quorum have the release, too")
+    assert not release()
     client.lock(f"{name}-later").acquire()
     rig.until(lambda: any(isinstance(event, Granted) for event in events), "all events before are told")
     assert [event for event in events if isinstance(event, ForceReleased)] == [told], "once, not for a free lock"

@@ -395,6 +395,8 @@ def test_a_renewal_of_all_is_one_and_a_force_release_ends_each(rig: Rig, name: s
     assert lock.extend(90.0) > 80.0
     assert lock.remaining() > 80.0
     assert operator.lock_all(lock.names).force_release() is True
+    for one in lock.names:
+        rig.until_free(one, "the forced release")
     assert operator.lock_all(lock.names).force_release() is False
     assert operator.lock_all(lock.names).locked() is False
     with pytest.raises(LockLostError):
