@@ -39,7 +39,8 @@ OPTIONS = {"ttl": 120.0, "node_timeout": 40.0}  # a machine that stands still fo
 Asked = Ask | Prepared
 PACKAGE = str(Path(relock.__file__).parent)
 BACKGROUND = ("relock-hub", "relock-janitor", "relock-watchdog")
-HAND_OFFS, HAND_OFF_PYTHON_CALLS = 50, 80  # one of so many is within the limit: acquire, wait and release
+HAND_OFFS = 50  # one of so many is within the limit
+HAND_OFF_PYTHON_CALLS = 83  # acquire, wait and release: 80, and 3 where the clock has moved on and is packed again
 REPEATS = 3
 REPEATS_MAX = 500  # the fewest Python calls count: on a slow machine, most repeats need some more
 
