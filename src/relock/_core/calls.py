@@ -107,13 +107,15 @@ class Calls:
         hold = host.holds.get(key)
         if hold is not None and hold.count > 0:
             yield from self._nest(record, hold, spec.options, count)
-            outcome = None
+            outcome: Outcome | None = None
         else:
             if self._hub.awaits_kind:
                 yield Ask((), host.clock() + spec.node_timeout)  # looks which nodes there are, and what they know
-            is_plain = not (spec.is_shared or host.holds.had_readers)
-            beside, failed = ALONE if is_plain else (yield from beside_own(host, spec, who))
-            outcome = failed or (yield from self._take(record, spec, who, until, count=count, beside=beside))
+            beside, outcome = ALONE
+            if spec.is_shared or host.holds.had_readers:
+                beside, outcome = yield from beside_own(host, spec, who)
+            if outcome is None:
+                outcome = yield from self._take(record, spec, who, until, count=count, beside=beside)
         if outcome is None and (spec.options.on_lost is not None or host.tells_losses):
             self._hub.hear_ends()
         if record.gate is not None:
@@ -178,7 +180,8 @@ class Calls:
             outcome = yield from waiting
         if host.is_closing:
             host.check_open()  # raise now: until `close` is done, the undo can still give the grant back
-        host.waits.pop(record, None)
+        if host.waits:
+            host.waits.pop(record, None)
         if outcome.__class__ is not Grant:
             return self._go_without(record, spec, started_at, outcome)
         hold = host.holds[spec.keys.name, who.key] = Hold(spec, owners[-1], who, outcome, count)

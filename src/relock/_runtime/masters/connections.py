@@ -90,9 +90,8 @@ class Connection:
         self.is_refused = False
         self._unlearned: set[str] = set()  # names of scripts that the master does not know yet
         self._has_partial_reply = False  # the next bytes may be the rest of a reply that the parser has begun
-        self._not_after = b""  # the packed not-after time of requests until `_until`, or a little later
-        self._until = self._until_low = NEVER
-        self._until_spare = NOT_AFTER_PART * opener.node_timeout
+        self._not_after = b""  # the packed not-after time of requests whose own is from `_until` to `_until_last`
+        self._until = self._until_last = self._until_low = NEVER
 
     def open(self) -> None:
         """Connect; raise as `Opener.open` does."""
@@ -130,11 +129,12 @@ class Connection:
         count = script.connection_argument_count
         if not count:
             return b""
-        offset, shown = self.facts.known.offset, self.shown
-        if not self._until <= until <= self._until + self._until_spare or offset.low != self._until_low:
+        offset = self.facts.known.offset
+        if not self._until <= until <= self._until_last or offset.low != self._until_low:
             self._pack_not_after(offset, until)
         if count == 1:
             return self._not_after
+        shown = self.shown
         if shown.named_ms < self.facts.guard_ms:  # a larger guard is known, or this was a first contact (below 0)
             shown.identify()
         if not shown.guarded:
@@ -151,7 +151,7 @@ class Connection:
         """
         low = offset.low  # read before use: another thread may make the bounds tighter
         self._not_after = b"$16\r\n%016d\r\n" % offset.not_after_us(until)
-        self._until, self._until_low = until, low
+        self._until, self._until_last, self._until_low = until, until + NOT_AFTER_PART * self._node_timeout, low
 
     def exchange(
         self, request: Prepared, keys: LockKeys, owner: bytes, sent_at: float, until: float
@@ -314,15 +314,16 @@ class Connection:
 
     def _credit(self, reply: Reply, offset: Offset, sent_at: float, now: float) -> Reply | Failure:
         """Judge a reply as a sample of the master's clock: return the reply, or the `Failure` to use instead of it."""
-        if now >= self.facts.sample_at:
-            self.facts.sample_at = now + SAMPLE_SECONDS
+        facts = self.facts
+        if now >= facts.sample_at:
+            facts.sample_at = now + SAMPLE_SECONDS
             self._opener.act((RoundTrip(now - sent_at),))
         status, seconds, step = reply[0], reply[1] / 1e6, 0.0
         low, high = seconds - now, seconds - sent_at
         if low > offset.low or high < offset.high or now > offset.look_by:  # else the sample shows nothing new
             step = offset.see(low, high, now)
         # Date, then change: another thread may have dated a step in `stepped_at`, but not set `trusted_from` yet.
-        if step or sent_at < self.facts.trusted_from or sent_at < offset.stepped_at or status == b"no_vote":
+        if step or sent_at < facts.trusted_from or sent_at < offset.stepped_at or status == b"no_vote":
             answer, news = self.shown.look_into(reply, step, sent_at, now)
             self._opener.act(news)
             return answer

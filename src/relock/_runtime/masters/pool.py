@@ -45,6 +45,7 @@ class Pool:
         self.facts = opener.facts
         self._clock = opener.clock
         self._node_timeout = opener.node_timeout
+        self._patient_seconds = PATIENT_PART * opener.node_timeout
         self._credentials = opener.credentials
         self.line = WaitQueue()
         # A stack: the connection that was used last is used next, so unneeded ones gather at the beginning.
@@ -96,7 +97,7 @@ class Pool:
         Return a list of its answer, into which a late answer is written. Return None if nothing was sent, because the
         case is not the usual one; then ask by the `FanOut`.
         """
-        if self.line.waiting or until - sent_at < PATIENT_PART * self._node_timeout:
+        if self.line.waiting or until - sent_at < self._patient_seconds:
             return None
         try:
             connection = self._idle.pop()
@@ -108,18 +109,17 @@ class Pool:
         answer, is_ours = None, True
         try:
             answer = connection.exchange(request, keys, owner, sent_at, until)
-            if isinstance(answer, Pending):
-                connection.go_on(answer)
-            elif not connection.shown.is_retired:
-                is_ours = False  # Let go, then share: once in the pool, another caller may use it
-                self.give_back(connection, sent_at)
+            if not isinstance(answer, Pending):
+                if not connection.shown.is_retired:
+                    is_ours = False  # Let go, then share: once in the pool, another caller may use it
+                    self.give_back(connection, sent_at)
+                return [(answer,)]
+            connection.go_on(answer)
         except NETWORK_ERRORS as error:
             if not isinstance(answer, Pending):
                 return [(self.broke(connection, error),)]
             self.drop(connection, answer.round, error)
         else:
-            if not isinstance(answer, Pending):
-                return [(answer,)]
             is_ours = False
             self.put_back(connection, answer.round, self._clock())
         finally:
@@ -136,11 +136,7 @@ class Pool:
         in_flight = connection.in_flight
         if connection.shown.is_retired:
             connection.close()
-        elif (
-            not in_flight
-            or now - in_flight[0].sent_at < PATIENT_PART * self._node_timeout
-            or self.is_drained(connection, now)
-        ):
+        elif not in_flight or now - in_flight[0].sent_at < self._patient_seconds or self.is_drained(connection, now):
             self.give_back(connection, now)
         else:
             round_.fail(self.facts, self.broke(connection, redis_errors.TimeoutError("Timeout waiting for a reply")))
