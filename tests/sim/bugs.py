@@ -1127,4 +1127,11 @@ BUGS = [
         "False",
         seed=6_000_022,
     ),
+    Bug(
+        "a call that a node has sent on does not say so to the node that is about to have the slot",
+        f"{CORE}/routing.py",
+        "            round_.send_by_asking()\n",
+        "            pass\n",
+        seed=6_500_145,
+    ),
 ]

@@ -13,6 +13,7 @@ from attrs import evolve
 from redis.crc import key_slot
 
 from relock import Client
+from relock._keys import LockKeys
 from relock._runtime.net.node import Node, Seeds
 from relock._runtime.net.slots import SLOTS
 from relock.testing._conditions import Conditions
@@ -20,8 +21,9 @@ from relock.testing._master import NO_REPLID
 from relock.testing._network import VirtualConnection
 from relock.testing._platform import VirtualPlatform
 from relock.testing._process import Process
-from relock.testing._server import Server
+from relock.testing._server import Peer, Server
 from relock.testing._world import World
+from sim import leftovers
 
 HOST, PORT = "node", 7000
 EPOCH_SECONDS = 1_700_000_000.0
@@ -33,15 +35,40 @@ class ClusterNode(Server):
 
     Attributes:
         view: the number of the node that serves each slot, as far as this node knows.
+        leaving: the slots whose keys are moving to another node, with the number of that node.
+        coming: the slots whose keys are moving here.
     """
 
     def __init__(self, world: World, number: int, conditions: Conditions, offset: float, view: Sequence[int]) -> None:
         super().__init__(world, number, conditions, rate=1.0, offset=offset, name="node")
         self.view = list(view)
-        self.master.place_of = self._place_of
+        self.leaving: dict[int, int] = {}
+        self.coming: set[int] = set()
+        self._asking: Peer | None = None  # the connection whose next command may be for a slot that is coming
+        self._is_asking = False  # the present command is such a one
+        self.master.refusal_of = self.refusal_of
+        self.master.leaving = self.leaving
 
-    def _place_of(self, slot: int) -> str:
-        return "" if self.view[slot] == self.number else f"{HOST}:{PORT + self.view[slot]}"
+    def refusal_of(self, slot: int, keys: Sequence[bytes]) -> str:
+        """Return the error by which this node refuses keys in a slot; "" if the node takes them."""
+        is_here = self.view[slot] == self.number
+        if not is_here and not (self._is_asking and slot in self.coming):
+            return f"MOVED {slot} {HOST}:{PORT + self.view[slot]}"
+        missing = set(keys).difference(self.master.keys())
+        is_moving = slot in self.leaving or slot in self.coming
+        if not is_moving or not missing or (len(keys) == 1 and not is_here):
+            return ""
+        have_all_left = is_here and missing == set(keys)
+        return f"ASK {slot} {HOST}:{PORT + self.leaving[slot]}" if have_all_left else "TRYAGAIN Keys are being moved"
+
+    def _execute(self, raw: Peer, command: Sequence[bytes]) -> Any:
+        if command[0] == b"ASKING":
+            self._asking = raw
+            return b"OK"
+        self._is_asking = self._asking is raw
+        if self._is_asking:
+            self._asking = None
+        return super()._execute(raw, command)
 
     def _look(self, word: bytes, command: Sequence[bytes]) -> Any:
         if word != b"CLUSTER":
@@ -102,12 +129,46 @@ class Nodes:
 
     def _move(self, slot: int, target: int) -> bool:
         old, new = self.servers[self.serving[slot]], self.servers[target]
-        if old is new or target not in self.serving:
+        if old is new or target not in self.serving or slot in old.leaving:
             return False
         old.master.give_slots({slot}, new.master)
         self.serving[slot] = target
         self._tell_all()
         return True
+
+    def begin_to_move(self, name: str, target: int) -> bool:
+        """Begin to move the slot of a lock, key by key; return whether it is possible."""
+        slot, old, new = key_slot(name.encode()), self.serving_node(name), self.servers[target]
+        if not self.are_all_well() or old is new or target not in self.serving or slot in old.leaving:
+            return False
+        old.leaving[slot] = target
+        new.coming.add(slot)
+        return True
+
+    def move_key(self, name: str) -> None:
+        """Move one of the keys of a lock whose slot is being moved, if any is left."""
+        slot, old = key_slot(name.encode()), self.serving_node(name)
+        keys = old.master.keys_in({slot})
+        if keys:
+            old.master.give_keys([self._world.random.choice(keys)], self.servers[old.leaving[slot]].master)
+
+    def move_keys(self, name: str) -> None:
+        """Move the other keys of a lock whose slot is being moved."""
+        slot, old = key_slot(name.encode()), self.serving_node(name)
+        old.master.give_slots({slot}, self.servers[old.leaving[slot]].master)
+
+    def finish_moving(self, name: str) -> None:
+        """Move the other keys of a lock whose slot is being moved, and tell all nodes."""
+        slot, old = key_slot(name.encode()), self.serving_node(name)
+        target = old.leaving.pop(slot)
+        self.servers[target].coming.discard(slot)
+        self._move(slot, target)
+
+    def have_hold(self, name: str, keys: LockKeys, owner: bytes) -> bool:
+        """Return whether the node that serves the slot of a lock has a hold of it, or one to which that slot moves."""
+        node = self.serving_node(name)
+        moving = [self.servers[target] for slot, target in node.leaving.items() if slot == key_slot(name.encode())]
+        return any(owner in leftovers.holds_on(one, keys) for one in (node, *moving))
 
     def _tell_all(self) -> None:
         """Tell all nodes which of them serves which slot, but for those that are cut off."""

@@ -6,7 +6,10 @@ A range of seeds of its own plays these, from `FIRST` on: they share no chance w
   that did not know yet that it had lost the slot. A client that knows the new node gets no hold from the old one.
 * A lock that is free while a caller waits for it is given away within `GIVEN_SECONDS`, when all is well. Slots that
   move are no excuse.
-* Every call comes to its end; without failures of nodes, no call fails, and no hold is lost.
+* Every call comes to its end; without failures of nodes, no hold is lost, and no call fails that has time.
+
+From `SLOW_FIRST` on, slots move key by key, and meanwhile a script is refused whose keys are not all on one node. The
+callers of some processes are tasks there.
 """
 
 from collections import Counter, defaultdict
@@ -19,6 +22,7 @@ from typing import Any, cast
 from attrs import define, field
 
 from relock import QuorumError
+from relock._core.patience import BACKOFF_SECONDS_MAX
 from relock._errors import LockLostError, NotOwnedError
 from relock._keys import lock_keys
 from relock._runtime.masters.cluster import Cluster
@@ -26,21 +30,29 @@ from relock.testing._conditions import Conditions
 from relock.testing._process import Process, Task
 from relock.testing._world import World
 from sim import leftovers
+from sim.actors import ClientOfActors
 from sim.beliefs import Belief
 from sim.nodes import PORT, ClusterClient, Nodes
-from sim.simulation import Simulation, ViolationError
+from sim.simulation import Simulation, ViolationError, uncollected
 
 FIRST = 6_000_000  # of the seeds that play a Cluster
+SLOW_FIRST = 6_500_000  # of those in which slots move key by key
 MASTERS = 3
 NAMES = ("a", "b", "c", "d", "e", "f")  # in slots of all three nodes
 TTL_SECONDS = 2.0
 KINDS = (("move",), ("move",), ("move", "fail", "part", "late"), ("late",))  # of what happens to nodes in a run
+STAYS = ((0.01, 0.05), (0.1, 0.4), (0.01, 0.4, 1.5), (0.4, 1.0))  # for how long (s) a caller keeps a lock
+SLOW_STAYS = ((0.01, 0.4, 1.5), (0.4, 4.0))
+SLOW_KINDS = (("slow",), ("slow", "move"))  # from `SLOW_FIRST` on
+SLOW_SECONDS = (0.2, 1.0)  # in which the keys of a lock move: less than the time from a failed renewal to the deadline
+MORE_SECONDS = (1.0, 3.0)  # until the other keys of the slot have moved as well: holds are renewed meanwhile
 GIVEN_SECONDS = 0.5  # in which a free lock must be given to a waiter
 SETTLING_SECONDS = 6.0  # from the last failure until all is well: leases, heartbeats, and connections
 STRIKES_SECONDS = 5.0  # in which something happens to the nodes
 STEADY_SECONDS = 60.0  # in which every call must come to its end, when all is well
 LOOK_SECONDS = 0.05
 LATE_SECONDS = (0.1, 0.5)  # until a node hears that it has lost slots: less than the time between renewals
+KEYS = 4  # of a lock, at most, which move one by one
 LAG_SECONDS = 0.4  # by which a published message may be late
 
 
@@ -71,14 +83,15 @@ class ClusterRun:
         random = world.random
         self.referee = Verdicts()
         self.grants = 0
-        self.kinds = random.choice(KINDS)
-        self.fails = self.kinds != ("move",)
+        self.is_slow = seed >= SLOW_FIRST
+        self.kinds = random.choice(SLOW_KINDS if self.is_slow else KINDS)
+        self.fails = not {"move", "slow"}.issuperset(self.kinds)
         lags = random.choice([0.0, 0.3]) if self.fails else 0.0
         self.nodes = Nodes(world, MASTERS, Conditions(delay=0.0004, lags=lags, straggle=LAG_SECONDS))
         self.names: Sequence[str] = random.sample(
             NAMES, random.choice([2, 4, 6] if self.kinds == ("late",) else [1, 1, 2, 4])
         )
-        self.stays = random.choice([(0.01, 0.05), (0.1, 0.4), (0.01, 0.4, 1.5), (0.4, 1.0)])
+        self.stays = random.choice(SLOW_STAYS if self.is_slow else STAYS)
         self.pause = random.choice([0.1, 0.5])
         self.ends = STRIKES_SECONDS + (SETTLING_SECONDS + 2.0 if self.fails else 0.0)  # of the last turns
         self.calm_at = 0.0  # the true time from which all is well
@@ -88,6 +101,7 @@ class ClusterRun:
         self._free_since: dict[str, float] = {}
         self._known: defaultdict[tuple[Process, str], tuple[int, float]] = defaultdict(lambda: (-1, 0.0))
         self._clients: dict[Process, ClusterClient] = {}
+        self._doors: dict[Process, ClientOfActors] = {}
         self._workers: list[Task] = []
         threads = random.choice([1, 1, 1, 2, 3])  # with one, a client that waits learns nothing by other calls
         for number in range(random.choice([2, 3])):
@@ -102,8 +116,11 @@ class ClusterRun:
         process = Process(self.world, name, offset=self.world.random.uniform(0.0, 100_000.0))
         client = ClusterClient(process, self.nodes, MASTERS, ttl=TTL_SECONDS, node_timeout=0.3, client_name=name)
         self._clients[process] = client
+        if self.is_slow and self.world.random.random() < 0.5:
+            self._doors[process] = ClientOfActors(client, process, name)
+        door = self._doors.get(process, client)
         for number in range(threads):
-            self._workers.append(process.start(partial(self._work, process, client), f"{name}/{number}"))
+            self._workers.append(process.start(partial(self._work, process, door), f"{name}/{number}"))
 
     # The run --------------------------------------------------------------------------------------------------------
 
@@ -114,20 +131,25 @@ class ClusterRun:
             ViolationError: a rule was broken; the message has the timeline.
         """
         world = self.world
+        with uncollected():
+            self._play()
+        problems = self.referee.violations + [f"{who}: {error!r}" for who, error in world.errors]
+        if problems:
+            raise ViolationError(f"seed {world.seed}: {problems[0]}\n{world.timeline()}")
+        return self
+
+    def _play(self) -> None:
+        world = self.world
         self._strike()
         self._look()
         world.run(self.ends + STEADY_SECONDS, is_over=self._are_all_done)
         if not self._are_all_done():
             self.violate("not everybody has come to an end after all was well")
         for process, client in self._clients.items():
-            process.start(client.close, "closing")
+            process.start(self._doors.get(process, client).close, "closing")
         world.run(world.now + 2.0 + TTL_SECONDS)
         for process in self._clients:
             process.end()
-        problems = self.referee.violations + [f"{who}: {error!r}" for who, error in world.errors]
-        if problems:
-            raise ViolationError(f"seed {world.seed}: {problems[0]}\n{world.timeline()}")
-        return self
 
     def _are_all_done(self) -> bool:
         return all(worker.is_over for worker in self._workers)
@@ -147,6 +169,8 @@ class ClusterRun:
         number = random.choice(masters)
         if kind == "move":
             has_struck = nodes.move(random.choice(self.names), number)
+        elif kind == "slow":
+            has_struck = self._move_slowly(random.choice(self.names), number)
         elif kind == "fail":
             has_struck = nodes.fail(number, random.uniform(0.1, 0.5), random.uniform(0.1, 0.5))
         elif kind == "part":
@@ -157,13 +181,28 @@ class ClusterRun:
         if has_struck:
             self.faults[kind] += 1
             world.note(f"node-{number}", kind)
-            if kind != "move":
+            if self.fails and kind != "move":
                 self.calm_at = world.now + SETTLING_SECONDS
         world.after(random.uniform(0.2, 1.5), self._strike)
 
+    def _move_slowly(self, name: str, target: int) -> bool:
+        """Let the slot of a lock move key by key; return whether it is possible."""
+        world, nodes = self.world, self.nodes
+        seconds = world.random.uniform(*SLOW_SECONDS)
+        ends = seconds + world.random.choice([0.0, world.random.uniform(*MORE_SECONDS)])
+        if not nodes.begin_to_move(name, target):
+            return False
+        for _ in range(KEYS):
+            world.after(world.random.random() * seconds, partial(nodes.move_key, name))
+        world.after(seconds, partial(nodes.move_keys, name))
+        world.after(ends, partial(nodes.finish_moving, name))
+        # Callers that were refused for a while look again after this longest wait.
+        self.calm_at = max(self.calm_at, world.now + ends + BACKOFF_SECONDS_MAX)
+        return True
+
     # The callers ----------------------------------------------------------------------------------------------------
 
-    def _work(self, process: Process, client: ClusterClient) -> None:
+    def _work(self, process: Process, client: "ClusterClient | ClientOfActors") -> None:
         random, world = self.world.random, self.world
         while world.now < self.ends:
             name = random.choice(self.names)
@@ -175,7 +214,7 @@ class ClusterRun:
                 has_it = lock.acquire(timeout=timeout)
             except QuorumError as error:
                 has_it = False
-                if not self.fails:
+                if not (self.fails or (self.is_slow and timeout <= max(SLOW_SECONDS))):
                     self.violate(f"{process.name} got no answer: {error}")
             finally:
                 self._waiting[name] -= timeout > GIVEN_SECONDS
@@ -200,7 +239,7 @@ class ClusterRun:
         self.grants += 1
         self.world.note(belief.process.name, f"has {name} as {belief.hold.owner.decode()}")
         keys = lock_keys("lock", name)
-        if belief.hold.owner not in leftovers.holds_on(self.nodes.serving_node(name), keys):
+        if not self.nodes.have_hold(name, keys, belief.hold.owner):
             if not self.fails:
                 self.violate(f"{belief.process.name} has {name}, but not on its node")
             self._excused.add(belief)

@@ -13,16 +13,20 @@ from relock._runtime.net.slots import SLOTS
 from relock.testing._conditions import Conditions
 from relock.testing._world import World
 from sim.nodes import Nodes
-from sim.shards import FIRST, MASTERS, NAMES, ClusterRun, run_of
+from sim.shards import FIRST, MASTERS, NAMES, SLOW_FIRST, ClusterRun, run_of
 from sim.simulation import Simulation, ViolationError
 
 SEEDS = range(FIRST, FIRST + 16)
+SLOW_SEEDS = range(SLOW_FIRST, SLOW_FIRST + 16)
 
 
 @pytest.mark.timeout(600)  # no run waits, so this takes long only on a busy machine
-def test_no_seed_finds_a_violation_over_a_cluster() -> None:
+@pytest.mark.parametrize(
+    ("seeds", "kinds"), [(SEEDS, {"move", "fail", "part", "late"}), (SLOW_SEEDS, {"move", "slow"})], ids=["", "slowly"]
+)
+def test_no_seed_finds_a_violation_over_a_cluster(seeds: range, kinds: set[str]) -> None:
     bad, faults = [], Counter[str]()
-    for seed in SEEDS:
+    for seed in seeds:
         run = run_of(seed)
         try:
             run.run()
@@ -31,7 +35,7 @@ def test_no_seed_finds_a_violation_over_a_cluster() -> None:
         faults.update(run.faults)
         assert run.grants
     assert bad == []
-    assert set(faults) == {"move", "fail", "part", "late"}
+    assert set(faults) == kinds
 
 
 def test_clients_of_these_runs_listen_on_sharded_channels_and_locks_are_handed_over() -> None:
@@ -42,9 +46,17 @@ def test_clients_of_these_runs_listen_on_sharded_channels_and_locks_are_handed_o
     assert any("~" in what for _, _, what in run.world.log if what.startswith("has ")), "a releaser names the hold so"
 
 
-def test_a_seed_plays_the_same_run_again() -> None:
-    first, second = (ClusterRun(FIRST + 1).run().world.timeline() for _ in range(2))
+@pytest.mark.parametrize("seed", [FIRST + 1, SLOW_FIRST + 2])
+def test_a_seed_plays_the_same_run_again(seed: int) -> None:
+    first, second = (ClusterRun(seed).run().world.timeline() for _ in range(2))
     assert first == second
+
+
+def test_threads_and_tasks_hand_locks_over_while_slots_move_slowly() -> None:
+    kinds = [bool(run._doors) for run in map(ClusterRun, SLOW_SEEDS) for _ in run._clients]
+    run = ClusterRun(SLOW_FIRST).run()
+    assert set(kinds) == {True, False}
+    assert any("~" in what for _, _, what in run.world.log if what.startswith("has ")), "a releaser names the hold so"
 
 
 def test_other_seeds_play_what_they_always_played() -> None:
@@ -70,7 +82,25 @@ def test_a_slot_moves_with_its_keys_and_a_late_node_keeps_a_copy_until_it_hears(
     assert old.master.slot_of([key]) == new.master.slot_of([key]) == key_slot(b"a")
     nodes._world.run(1.0)
     assert (old.master.keys(), nodes.are_all_well()) == ([], True)
-    assert old._place_of(key_slot(b"a")).endswith(f":{7000 + new.number}")
+    assert old.refusal_of(key_slot(b"a"), ()).endswith(f":{7000 + new.number}")
+
+
+def test_a_slot_moves_key_by_key_and_only_then_to_the_new_node(nodes: Nodes) -> None:
+    keys, old, slot = lock_keys("lock", "a"), nodes.serving_node("a"), key_slot(b"a")
+    new = nodes.servers[(old.number + 1) % MASTERS]
+    old.master.read("HSET", keys.lock, b"one", b"1")
+    old.master.read("SET", keys.token, b"1")
+    assert nodes.begin_to_move("a", new.number)
+    assert not nodes.move("a", new.number), "it is moving"
+    nodes.move_key("a")
+    assert len(old.master.keys()) == len(new.master.keys()) == 1
+    assert nodes.have_hold("a", keys, b"one"), "on one of the two"
+    nodes.move_keys("a")
+    assert (old.master.keys(), len(new.master.keys())) == ([], 2)
+    assert (nodes.serving_node("a"), old.refusal_of(slot, [keys.lock]).split()[0]) == (old, "ASK")
+    nodes.finish_moving("a")
+    assert (nodes.serving_node("a"), old.refusal_of(slot, [keys.lock]).split()[0]) == (new, "MOVED")
+    assert new.refusal_of(slot, [keys.lock, keys.queue]) == "", "a missing key is nothing special any more"
 
 
 def test_a_standby_takes_over_with_all_data(nodes: Nodes) -> None:

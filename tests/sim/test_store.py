@@ -322,7 +322,7 @@ NODE_SCRIPT = load("release").on_cluster
 @pytest.fixture
 def node(master: VirtualMaster) -> VirtualMaster:
     """Return a node that has the slot of `HERE` only."""
-    master.place_of = lambda slot: "" if slot == key_slot(HERE) else "10.0.0.2:7001"
+    master.refusal_of = lambda slot, _: "" if slot == key_slot(HERE) else f"MOVED {slot} 10.0.0.2:7001"
     return master
 
 

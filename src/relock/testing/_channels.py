@@ -7,6 +7,7 @@ from relock.testing._arguments import Argument, ReplyError, as_text
 
 PLAIN, SHARDED = b"message", b"smessage"  # kinds of messages, by the words before them on the wire
 OTHER_SLOT = "ERR Script attempted to access keys that do not hash to the same slot"
+NOT_LOCAL = "ERR Script attempted to access a non local key in a cluster node"
 
 
 @define
@@ -20,6 +21,7 @@ class Channels:
             if `is_replicated`, those to any channel.
         is_replicated: a replica follows, and may have subscribers of its own.
         slot: the slot of the keys of the script that runs on a node of a Cluster, which may use no others.
+        is_leaving: that slot is moving to another node, which may have a key that is missing here.
     """
 
     listeners: dict[bytes, int] = Factory(dict)
@@ -27,6 +29,7 @@ class Channels:
     published: list[tuple[bytes, bytes, bytes]] = Factory(list)
     is_replicated: bool = False
     slot: int | None = None
+    is_leaving: bool = False
 
     def check_slot(self, key: bytes) -> None:
         """Refuse a key, or a sharded channel, of another slot than that of the script's keys."""

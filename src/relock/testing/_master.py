@@ -38,10 +38,13 @@ class VirtualMaster:
         replid: the replication id of its data: its master's, if it has its master's data.
         replicate: is called after each script, or command outside of one, that has published or written, with what it
             has published; None as long as no replica follows this master.
-        place_of: says where a slot is served, as ``host:port``, or "" if here; None unless this is a node of a Cluster.
+        refusal_of: says by which error this node of a Cluster refuses keys in a slot, "" if the node takes them; None
+            unless this is such a node. A channel is no key: for a channel, there are none.
+        leaving: the slots that are moving to another node of the Cluster.
     """
 
-    place_of: Callable[[int], str] | None = None
+    refusal_of: Callable[[int, Sequence[bytes]], str] | None = None
+    leaving: Collection[int] = ()
 
     def __init__(self, clock_us: Callable[[], int], incarnation: str) -> None:
         self._replicate: Callable[[list[Message]], object] | None = None
@@ -76,7 +79,8 @@ class VirtualMaster:
         """
         if isinstance(script, str):
             script = load(script)
-        self._store.begin(self._clock_us(), self.slot_of(keys))
+        slot = self.slot_of(keys)
+        self._store.begin(self._clock_us(), slot, is_leaving=slot in self.leaving)
         try:
             return self._engine.run(script, self._store, keys, arguments)
         finally:
@@ -115,18 +119,18 @@ class VirtualMaster:
             return list(reply)
         return reply.word if isinstance(reply, Status) else reply
 
-    def slot_of(self, keys: Sequence[bytes]) -> int | None:
-        """Return the slot of keys, or of a sharded channel; None if this is no node of a Cluster.
+    def slot_of(self, names: Sequence[bytes], *, are_keys: bool = True) -> int | None:
+        """Return the slot of keys, or of sharded channels; None if this is no node of a Cluster.
 
         Raises:
-            ReplyError: they are in several slots, or in one that another node serves.
+            ReplyError: they are in several slots, or in one that another node serves, or is about to serve.
         """
-        if self.place_of is None:
+        if self.refusal_of is None:
             return None
-        slot, *others = {key_slot(key) for key in keys}
-        place = self.place_of(slot)
-        if others or place:
-            raise ReplyError(CROSS_SLOT if others else f"MOVED {slot} {place}")
+        slot, *others = {key_slot(name) for name in names}
+        refusal = CROSS_SLOT if others else self.refusal_of(slot, names if are_keys else ())
+        if refusal:
+            raise ReplyError(refusal)
         return slot
 
     # Pub/Sub --------------------------------------------------------------------------------------------------------
@@ -204,7 +208,11 @@ class VirtualMaster:
 
     def give_slots(self, slots: Collection[int], other: "VirtualMaster | None") -> None:
         """Let another node have the keys of these slots, as the last step of a migration does; None: drop the keys."""
-        taken = self._store.take_slots(slots)
+        self.give_keys(self.keys_in(slots), other)
+
+    def give_keys(self, keys: Sequence[bytes], other: "VirtualMaster | None") -> None:
+        """Let another node have these keys, as MIGRATE does; None: drop the keys."""
+        taken = self._store.take(keys)
         if other is not None:
             other._store.add(taken, (other._clock_us() - self._clock_us()) // 1000)
 
@@ -250,6 +258,10 @@ class VirtualMaster:
         """Return the keys that have not expired, in alphabetical order."""
         self._store.begin(self._clock_us())
         return self._store.keys()
+
+    def keys_in(self, slots: Collection[int]) -> list[bytes]:
+        """Return the keys of these slots that have not expired, in alphabetical order."""
+        return [key for key in self.keys() if key_slot(key) in slots]
 
     def contents(self, key: bytes) -> Any:
         """Return a key's value: bytes, a dict of a hash, a list of a sorted set's members and scores; or None."""

@@ -203,7 +203,7 @@ class Server:
         kind = _BEGINNING.get(word) or _ENDING[word]
         try:
             if kind == SHARDED:
-                self.master.slot_of([channel])
+                self.master.slot_of([channel], are_keys=False)
             if word in _BEGINNING:
                 self.master.subscribe(channel, _publisher(raw, kind), kind)
                 raw.subscriptions.append((kind, channel))

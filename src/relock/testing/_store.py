@@ -11,11 +11,10 @@ Not modelled: databases, options that no script uses, how much memory is in use,
 hashes (here they keep the order in which they came), and the notation of scores beyond 17 digits.
 """
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import Factory, define, frozen
-from redis.crc import key_slot
 
 from relock.testing._arguments import (
     INTEGER_MAX,
@@ -30,7 +29,7 @@ from relock.testing._arguments import (
     set_options,
     sum_of,
 )
-from relock.testing._channels import Channels
+from relock.testing._channels import NOT_LOCAL, Channels
 from relock.testing._sorted_set import SortedSet, listed
 
 
@@ -80,9 +79,10 @@ class Store(Channels):
     _values: dict[bytes, Any] = Factory(dict)
     _expiries: dict[bytes, int] = Factory(dict)
 
-    def begin(self, now_us: int, slot: int | None = None) -> None:
+    def begin(self, now_us: int, slot: int | None = None, *, is_leaving: bool = False) -> None:
         """Begin a script with keys in this slot, or a command outside of one, at this time."""
         self.slot = slot
+        self.is_leaving = is_leaving
         self._now_us = now_us
         self._now_ms = now_us // 1000
         self.has_written = False
@@ -102,9 +102,8 @@ class Store(Channels):
         """Take over what a snapshot held; keys that have expired meanwhile are gone."""
         self._values, self._expiries = snapshot.restore()
 
-    def take_slots(self, slots: Collection[int]) -> Snapshot:
-        """Return a copy of what the store holds in these slots, and forget that here."""
-        keys = [key for key in self._values if key_slot(key) in slots]
+    def take(self, keys: Sequence[bytes]) -> Snapshot:
+        """Return a copy of these keys, and forget the keys here."""
         expiries = {key: self._expiries[key] for key in keys if key in self._expiries}
         taken = Snapshot({key: self._values[key] for key in keys}, expiries)
         for key in keys:
@@ -135,7 +134,10 @@ class Store(Channels):
         expiry = self._expiries.get(key)
         if expiry is not None and self._now_ms > expiry:
             self._drop(key)
-        return self._values.get(key)
+        value = self._values.get(key)
+        if value is None and self.is_leaving:
+            raise ReplyError(NOT_LOCAL)
+        return value
 
     def _drop(self, key: bytes) -> None:
         del self._values[key]
@@ -232,7 +234,7 @@ class Store(Channels):
         self._grow()
         value = as_text(value)
         given, ttl_ms = set_options(options)
-        self.check_slot(key)
+        self._find(key)  # refuses a key that another node has, or may have
         before = self._string(key) if b"GET" in given else None
         if b"NX" in given or b"XX" in given:
             is_there = self._find(key) is not None
