@@ -79,14 +79,14 @@ def test_condition_wait_gives_up_all_levels_and_restores_them(client: Client, se
     assert on_server(server, name) == {}
 
 
-def test_ten_thousand_random_steps_keep_both_counts_equal(
+def test_thousands_of_random_steps_keep_both_counts_equal(
     client: Client, server: Deployment, name: str, seed: int
 ) -> None:
     dice = random.Random(seed)
     locks = [client.lock(name) for _ in range(3)]
     redis = server.client()
     count = 0
-    for step in range(10_000):
+    for step in range(3_000):
         lock = dice.choice(locks)
         if dice.random() < (0.5 if count < 20 else 0.1):
             assert lock.acquire(blocking=dice.random() < 0.5)
