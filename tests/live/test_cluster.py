@@ -28,6 +28,7 @@ from relock import (
     Client,
     ConfigurationError,
     Lock,
+    LockLostError,
     Loss,
     LossCode,
     MasterDown,
@@ -651,6 +652,31 @@ def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
     assert crowd.room.together == []
     assert crowd.room.lost == []
     assert late == [], f"all waiters were served, among {served} turns"
+
+
+@pytest.mark.every_server
+def test_a_failover_in_the_middle_of_a_move_loses_the_holds_that_have_moved_unless_the_replica_knows_of_it(
+    own_cluster: ClusterOfServers, connect: Callable[..., Client], name: str
+) -> None:
+    """On Redis, the replica serves the slot without the keys that have gone; on Valkey it goes on with the move."""
+    move = Move(own_cluster, name)
+    replica = own_cluster.add_replica(move.source)
+    holder, other = (connect(own_cluster.url, ttl=60.0, node_timeout=2.0) for _ in range(2))
+    lock, another = holder.lock(name), other.lock(name)
+    lock.acquire()
+    move.begin()
+    move.move_keys(key(name), f"{key(name)}:token")
+    until(lambda: replica.cli("DBSIZE") == move.source.cli("DBSIZE"), within=30, what="the keys have left the replica")
+    replica.cli("CLUSTER", "FAILOVER")
+    until(lambda: move.source.client().role()[0] == b"slave", within=30, what="the replica has taken over")
+    if replica.version().startswith("Valkey"):
+        until(lambda: _extends(lock), within=30, what="the hold is renewed at the new node")
+        with pytest.raises(QuorumError, match="TRYAGAIN"):
+            until(lambda: another.acquire(timeout=1), within=30, what="the other one is refused")
+        return
+    until(lambda: _is_granted(other, name), within=30, what="the other one has the lock, too")
+    with pytest.raises(LockLostError):
+        lock.extend()
 
 
 def test_min_replicas_counts_those_of_the_node_that_has_the_slot(
