@@ -2,14 +2,15 @@
 
 A range of seeds of its own plays these, from `FIRST` on: they share no chance with other runs. The rules:
 
-* No two owners believe at the same moment that they have the same lock. One is excused if it got the lock from a node
+* No two owners believe at the same moment that they have the same lock, but as readers, and no more owners than the
+  limit that they have a permit. One is excused if it got the lock from a node
   that did not know yet that it had lost the slot. A client that knows the new node gets no hold from the old one.
 * A lock that is free while a caller waits for it is given away within `GIVEN_SECONDS`, when all is well. Slots that
   move are no excuse.
 * Every call comes to its end; without failures of nodes, no hold is lost, and no call fails that has time.
 
 From `SLOW_FIRST` on, slots move key by key, and meanwhile a script is refused whose keys are not all on one node. The
-callers of some processes are tasks there.
+callers of some processes are tasks there, and some names are those of read-write locks and semaphores.
 """
 
 from collections import Counter, defaultdict
@@ -24,13 +25,13 @@ from attrs import define, field
 from relock import QuorumError
 from relock._core.patience import BACKOFF_SECONDS_MAX
 from relock._errors import LockLostError, NotOwnedError
-from relock._keys import lock_keys
+from relock._keys import LockKeys, lock_keys, permit_keys
 from relock._runtime.masters.cluster import Cluster
 from relock.testing._conditions import Conditions
 from relock.testing._process import Process, Task
 from relock.testing._world import World
 from sim import leftovers
-from sim.actors import ClientOfActors
+from sim.actors import ClientOfActors, TaskSemaphore
 from sim.beliefs import Belief
 from sim.nodes import PORT, ClusterClient, Nodes
 from sim.simulation import Simulation, ViolationError, uncollected
@@ -43,6 +44,9 @@ TTL_SECONDS = 2.0
 KINDS = (("move",), ("move",), ("move", "fail", "part", "late"), ("late",))  # of what happens to nodes in a run
 STAYS = ((0.01, 0.05), (0.1, 0.4), (0.01, 0.4, 1.5), (0.4, 1.0))  # for how long (s) a caller keeps a lock
 SLOW_STAYS = ((0.01, 0.4, 1.5), (0.4, 4.0))
+LOCK, RWLOCK, SEMAPHORE = "lock", "rwlock", "semaphore"
+DOORS = (LOCK, LOCK, RWLOCK, SEMAPHORE)  # what a name stands for, from `SLOW_FIRST` on
+PERMITS, READERS_PART = 2, 0.6  # of a semaphore; of the callers of a read-write lock
 SLOW_KINDS = (("slow",), ("slow", "move"))  # from `SLOW_FIRST` on
 SLOW_SECONDS = (0.2, 1.0)  # in which the keys of a lock move: less than the time from a failed renewal to the deadline
 MORE_SECONDS = (1.0, 3.0)  # until the other keys of the slot have moved as well: holds are renewed meanwhile
@@ -91,6 +95,8 @@ class ClusterRun:
         self.names: Sequence[str] = random.sample(
             NAMES, random.choice([2, 4, 6] if self.kinds == ("late",) else [1, 1, 2, 4])
         )
+        drawn = random.choices(DOORS, k=len(self.names)) if self.is_slow else [LOCK] * len(self.names)
+        self.doors = dict(zip(self.names, drawn, strict=True))
         self.stays = random.choice(SLOW_STAYS if self.is_slow else STAYS)
         self.pause = random.choice([0.1, 0.5])
         self.ends = STRIKES_SECONDS + (SETTLING_SECONDS + 2.0 if self.fails else 0.0)  # of the last turns
@@ -207,23 +213,35 @@ class ClusterRun:
         while world.now < self.ends:
             name = random.choice(self.names)
             timeout = random.choice([0.0, 1.0, 20.0, 20.0])
-            lock = client.lock(name)
-            since = world.now
+            since, taken = world.now, None
             self._waiting[name] += timeout > GIVEN_SECONDS
             try:
-                has_it = lock.acquire(timeout=timeout)
+                taken = self._take(client, name, timeout)
             except QuorumError as error:
-                has_it = False
                 if not (self.fails or (self.is_slow and timeout <= max(SLOW_SECONDS))):
                     self.violate(f"{process.name} got no answer: {error}")
             finally:
                 self._waiting[name] -= timeout > GIVEN_SECONDS
-            if has_it:
-                self._hold(process, name, lock, since)
+            if taken is not None:
+                self._hold(process, name, taken, since)
             process.sleep(random.random() * self.pause)
 
+    def _take(self, client: "ClusterClient | ClientOfActors", name: str, timeout: float) -> Any:
+        """Return the lock, or the permit, that the caller has got; None if another owner has it."""
+        kind = self.doors[name]
+        if kind == SEMAPHORE:
+            semaphore = client.semaphore(name, PERMITS)
+            if isinstance(semaphore, TaskSemaphore):
+                return semaphore.take(1, timeout=timeout)
+            return semaphore.acquire(timeout=timeout)
+        lock: Any = client.lock(name)
+        if kind == RWLOCK:
+            both = client.rwlock(name)
+            lock = both.read if self.world.chance() < READERS_PART else both.write
+        return lock if lock.acquire(timeout=timeout) else None
+
     def _hold(self, process: Process, name: str, lock: Any, since: float) -> None:
-        belief = Belief(process, lock, lock._hold(), since)
+        belief = Belief(process, lock, lock._hold(), since, shares=lock._spec.is_shared)
         self._begin(name, belief)
         process.sleep(self.world.random.choice(self.stays))
         if belief.hold.loss is not None and not self.fails:
@@ -238,8 +256,7 @@ class ClusterRun:
         """Judge a new hold: the node that serves the slot has it, or its owner can't know of that node."""
         self.grants += 1
         self.world.note(belief.process.name, f"has {name} as {belief.hold.owner.decode()}")
-        keys = lock_keys("lock", name)
-        if not self.nodes.have_hold(name, keys, belief.hold.owner):
+        if not self.nodes.have_hold(name, self._keys_of(name), belief.hold.owner):
             if not self.fails:
                 self.violate(f"{belief.process.name} has {name}, but not on its node")
             self._excused.add(belief)
@@ -254,9 +271,17 @@ class ClusterRun:
     def _check_exclusion(self) -> None:
         self._beliefs = [(name, belief) for name, belief in self._beliefs if not belief.is_over]
         valid = [(name, belief) for name, belief in self._beliefs if belief.is_believed()]
+        permits = Counter(name for name, _ in valid if self.doors[name] == SEMAPHORE)
+        for name, count in permits.items():
+            if count > PERMITS:
+                self.violate(f"{count} owners have permits of {name}")
         for (name, one), (other, another) in combinations(valid, 2):
-            if name == other and not self._excused.intersection((one, another)):
+            may_both = name in permits or (one.shares and another.shares)
+            if name == other and not may_both and not self._excused.intersection((one, another)):
                 self.violate(f"{one.process.name} and {another.process.name} both have {name}")
+
+    def _keys_of(self, name: str) -> LockKeys:
+        return permit_keys("lock", name) if self.doors[name] == SEMAPHORE else lock_keys("lock", name)
 
     def _node_known_to(self, process: Process, name: str) -> int:
         """Return the number of the node that a client takes for that of a lock's slot; -1 if it knows none."""
@@ -268,12 +293,13 @@ class ClusterRun:
         now = self.world.now
         self._check_exclusion()
         for name in self.names:
-            node, keys = self.nodes.serving_node(name), lock_keys("lock", name)
+            node, keys = self.nodes.serving_node(name), self._keys_of(name)
             for process in self._clients:
                 number = self._node_known_to(process, name)
                 if self._known[process, name][0] != number:
                     self._known[process, name] = number, now
-            is_free = node.is_up and not leftovers.holds_on(node, keys)
+            most = PERMITS - 1 if self.doors[name] == SEMAPHORE else 0
+            is_free = node.is_up and len(leftovers.holds_on(node, keys)) <= most
             since = self._free_since.setdefault(name, now) if is_free and self._waiting[name] else None
             if since is None:
                 self._free_since.pop(name, None)
