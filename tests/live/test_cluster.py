@@ -658,7 +658,7 @@ def test_after_a_planned_failover_waiters_are_served_in_their_turn_and_alone(
 def test_a_failover_in_the_middle_of_a_move_loses_the_holds_that_have_moved_unless_the_replica_knows_of_it(
     own_cluster: ClusterOfServers, connect: Callable[..., Client], name: str
 ) -> None:
-    """On Redis, the replica serves the slot without the keys that have gone; on Valkey it goes on with the move."""
+    """The replica serves the slot without the keys that have gone on Redis; on Valkey it goes on with the move."""
     move = Move(own_cluster, name)
     replica = own_cluster.add_replica(move.source)
     holder, other = (connect(own_cluster.url, ttl=60.0, node_timeout=2.0) for _ in range(2))
