@@ -28,7 +28,7 @@ from relock.cli._bench.work import Job
 from relock.cli._bench.worker import SITES
 from relock.cli._nodes import Where
 
-WITHIN = 30.0
+WITHIN = 90.0
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from support.until import until
 from relock import Client, LockLostError
 from relock._scripts import load, script_names
 
-WITHIN = 30.0
+WITHIN = 90.0
 SECRET = "s3cret-p4ss"
 ME = f"process {os.getpid()} on {socket.gethostname()}"
 

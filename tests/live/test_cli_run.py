@@ -27,7 +27,7 @@ from relock.cli._signals import Interrupted
 from relock.cli._supervise import Limits
 from relock.cli.run import Report, Runner
 
-WITHIN = 30.0
+WITHIN = 90.0
 # They sleep in short steps, and do not pause: a signal that comes just before the pause would not end it.
 PATIENT_CHILD = "import time; print('ready', flush=True); time.sleep(3600)"
 # Their handlers write without Python's buffers: a handler that runs within a print must not print.

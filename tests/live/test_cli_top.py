@@ -25,7 +25,7 @@ from relock.cli._nodes import Where
 from relock.cli._top import masters as top_masters
 from relock.cli._top.sampler import Sampler
 
-WITHIN = 30.0
+WITHIN = 90.0
 FRAME = b"looked at"  # in the line above the table
 LEAVES_SCREEN = b"\x1b[?1049l"
 

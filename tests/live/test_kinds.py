@@ -10,7 +10,7 @@ from support.until import until
 
 from relock import AsyncClient, Client, ConfigurationError
 
-WITHIN = 30.0
+WITHIN = 90.0
 
 
 def test_names_are_those_of_a_kind(client: Client) -> None:

@@ -20,7 +20,7 @@ from relock._servers import starting
 from relock._servers.server import LocalServer, NoServerError, local_server
 
 spawn = multiprocessing.get_context("spawn")
-WITHIN = 30.0
+WITHIN = 90.0
 
 
 @pytest.fixture
