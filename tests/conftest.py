@@ -38,6 +38,7 @@ NEED_HIREDIS = (
     "sim",
     "live/test_bench_floors.py",
     "live/test_counts.py",
+    "live/test_virtual_nodes.py",
     "unit/background/test_janitor.py",
     "unit/core/test_turns.py",
     "unit/core/test_waiting.py",
