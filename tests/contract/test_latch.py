@@ -77,7 +77,9 @@ def test_a_latch_for_one(rig: Rig, name: str) -> None:
 def test_more_parties_may_come_than_must(rig: Rig, name: str) -> None:
     latch = warm(rig).latch(name, 2)
     assert [latch.arrive(f"{number}") for number in range(5)] == [1, 0, 0, 0, 0]
-    assert latch.info().arrived == ("0", "1")
+    arrived = latch.info().arrived
+    assert arrived[:2] == ("0", "1")
+    assert len(arrived) == 2 or rig.masters > 1, "of several masters, one that has missed a party may count a later one"
     assert (latch.missing(), latch.wait(0)) == (0, True)
 
 
