@@ -39,8 +39,9 @@ OPTIONS = {"ttl": 120.0, "node_timeout": 40.0}  # a machine that stands still fo
 Asked = Ask | Prepared
 PACKAGE = str(Path(relock.__file__).parent)
 BACKGROUND = ("relock-hub", "relock-janitor", "relock-watchdog")
-HAND_OFFS = 50  # one of so many is within the limit
-HAND_OFF_PYTHON_CALLS = 83  # acquire, wait and release: 80, and 3 where the clock has moved on and is packed again
+HAND_OFFS, HAND_OFFS_SHORT = 50, 5  # the most tries; nearly all are within the limit, and some may be cut short
+HAND_OFF_PYTHON_CALLS = 80  # acquire, wait and release
+OF_THE_CLOCK = ("see", "not_after_us", "_pack_not_after")  # not counted: luck decides if a master's clock needs these
 REPEATS = 3
 REPEATS_MAX = 500  # the fewest Python calls count: on a slow machine, most repeats need some more
 
@@ -145,7 +146,7 @@ class Scene:
         def see(frame: FrameType, event: str, _: Any) -> None:
             nonlocal calls
             path = frame.f_code.co_filename
-            if event == "call" and path != __file__:
+            if event == "call" and path != __file__ and frame.f_code.co_name not in OF_THE_CLOCK:
                 calls += 1
                 files.add(path)
 
@@ -422,7 +423,7 @@ def is_as_short_as(path: Way, python_calls: Sequence[int], files: Sequence[int])
 
 def test_a_waiting_thread_makes_few_calls_for_a_hand_off(scene: Scene) -> None:
     """Waiters read the message themselves, as soon as the thread of the subscription has let them."""
-    calls, least = list[int](), 0
+    calls = list[int]()
     with patch.object(hold, "HANDED_SETTLE_SECONDS", PATIENCE_SECONDS), without_any_heartbeat():
         for _ in range(HAND_OFFS):
             held = scene.other.lock(scene.name, owner="whoever")
@@ -434,10 +435,13 @@ def test_a_waiting_thread_makes_few_calls_for_a_hand_off(scene: Scene) -> None:
                 scene.lock.release()
             other.join()
             calls.append(scene.python_calls)
-            least = min(calls)
-            if least <= HAND_OFF_PYTHON_CALLS:
+            if len(within_limit(calls)) == HAND_OFFS_SHORT:
                 break
-    assert least <= HAND_OFF_PYTHON_CALLS, calls
+    assert len(within_limit(calls)) == HAND_OFFS_SHORT, calls
+
+
+def within_limit(calls: list[int]) -> list[int]:
+    return [count for count in calls if count <= HAND_OFF_PYTHON_CALLS]
 
 
 def release_when_it_is_waited_for(scene: Scene, held: Lock) -> None:

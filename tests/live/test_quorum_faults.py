@@ -999,9 +999,8 @@ def test_an_acquire_that_comes_after_its_release_harms_nobody(
     for number, one in enumerate(proxy.members):
         warm(client, name)
         fault = one.hold_request(of_lock(calls_script("acquire"), name), close=close)
-        began = CLOCK()
         lock = take_until_struck(client.lock(name), fault)
-        token = lock.token
+        began, token = CLOCK(), lock.token
         lock.release()
         with other.lock(name, timeout=20) as held:
             assert held.token > token  # type: ignore[operator]

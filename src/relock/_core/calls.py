@@ -180,8 +180,7 @@ class Calls:
             outcome = yield from waiting
         if host.is_closing:
             host.check_open()  # raise now: until `close` is done, the undo can still give the grant back
-        if host.waits:
-            host.waits.pop(record, None)
+        host.waits.pop(record, None)
         if outcome.__class__ is not Grant:
             return self._go_without(record, spec, started_at, outcome)
         hold = host.holds[spec.keys.name, who.key] = Hold(spec, owners[-1], who, outcome, count)

@@ -31,7 +31,6 @@ RENEW_PART = 3  # a lease is renewed after a third of its length
 RETRY_PART = 10  # a renewal that failed is repeated after a tenth of the lease
 AHEAD_PART = 30  # a renewal that is due within a thirtieth of the lease joins an earlier batch
 FOREVER = float("inf")
-NO_MASTERS: frozenset[int] = frozenset()
 
 
 class Hold:
@@ -146,12 +145,12 @@ class Hold:
         self.at_least, self.is_used = options.at_least, False
         self._unreported = [True]
         self._clock_steps: dict[int, ClockStep] = {}
-        self._healed_on = NO_MASTERS
+        self._healed_on: frozenset[int] = frozenset()
         self._awaited: set[int] = set()  # masters that have not granted the hold yet
-        self._silent = NO_MASTERS  # the awaited masters that had not answered at all
+        self._silent: set[int] = set()  # the awaited masters that had not answered at all
         if NEVER in self.lease_ends:
             self._awaited = {i for i, end in enumerate(self.lease_ends) if end == NEVER}
-            self._silent = frozenset(i for i in self._awaited if isinstance(self.answers[i][0], Failure))
+            self._silent = {i for i in self._awaited if isinstance(self.answers[i][0], Failure)}
 
     @property
     def told(self) -> dict[str, Any]:

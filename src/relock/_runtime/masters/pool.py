@@ -45,7 +45,6 @@ class Pool:
         self.facts = opener.facts
         self._clock = opener.clock
         self._node_timeout = opener.node_timeout
-        self._patient_seconds = PATIENT_PART * opener.node_timeout
         self._credentials = opener.credentials
         self.line = WaitQueue()
         # A stack: the connection that was used last is used next, so unneeded ones gather at the beginning.
@@ -97,7 +96,7 @@ class Pool:
         Return a list of its answer, into which a late answer is written. Return None if nothing was sent, because the
         case is not the usual one; then ask by the `FanOut`.
         """
-        if self.line.waiting or until - sent_at < self._patient_seconds:
+        if self.line.waiting or until - sent_at < PATIENT_PART * self._node_timeout:
             return None
         try:
             connection = self._idle.pop()
@@ -136,7 +135,11 @@ class Pool:
         in_flight = connection.in_flight
         if connection.shown.is_retired:
             connection.close()
-        elif not in_flight or now - in_flight[0].sent_at < self._patient_seconds or self.is_drained(connection, now):
+        elif (
+            not in_flight
+            or now - in_flight[0].sent_at < PATIENT_PART * self._node_timeout
+            or self.is_drained(connection, now)
+        ):
             self.give_back(connection, now)
         else:
             round_.fail(self.facts, self.broke(connection, redis_errors.TimeoutError("Timeout waiting for a reply")))
