@@ -63,9 +63,9 @@ if redis.call('EXISTS', lock, queue) == 0 then
   end
   redis.call('HSET', lock, owner, count)
   redis.call('PEXPIRE', lock, lease_ms)
-  last = redis.call('SET', token, ours, 'PX', token_ms, 'GET')
-  if not last or (#last == #ours and last < ours) then
-    return 'granted ' .. now .. ' ' .. ours
+  last = redis.call('SET', token, new_token, 'PX', token_ms, 'GET')
+  if not last or (#last == #new_token and last < new_token) then
+    return 'granted ' .. now .. ' ' .. new_token
   end
 end
 
@@ -77,7 +77,7 @@ end
 if last then
   -- The token before was not smaller: another caller has proposed it, the clock was set back, this is not the first
   -- grant in a microsecond, or another program wrote it.
-  return 'granted ' .. now .. ' ' .. digits(token_above(last, token, tonumber(ours), lease_ms))
+  return 'granted ' .. now .. ' ' .. digits(token_above(last, token, tonumber(new_token), lease_ms))
 end
 
 --#include on_own

@@ -74,9 +74,9 @@ if most and slot + 1 <= tonumber(most) and redis.call('EXISTS', permits, queue, 
   redis.call('PEXPIRE', permits, lease_ms)
   redis.call('ZADD', leases, string.sub(now, 1, -4) + lease_ms + 1, owner)
   redis.call('PEXPIRE', leases, lease_ms)
-  last = redis.call('SET', token, ours, 'PX', token_ms, 'GET')
-  if not last or (#last == #ours and last < ours) then
-    return 'granted ' .. now .. ' ' .. ours .. ' ' .. slot
+  last = redis.call('SET', token, new_token, 'PX', token_ms, 'GET')
+  if not last or (#last == #new_token and last < new_token) then
+    return 'granted ' .. now .. ' ' .. new_token .. ' ' .. slot
   end
 end
 
@@ -87,7 +87,7 @@ end
 
 if last then
   -- The token before was not smaller. See acquire.
-  return 'granted ' .. now .. ' ' .. digits(token_above(last, token, tonumber(ours), lease_ms)) .. ' ' .. slot
+  return 'granted ' .. now .. ' ' .. digits(token_above(last, token, tonumber(new_token), lease_ms)) .. ' ' .. slot
 end
 
 --#include on_own

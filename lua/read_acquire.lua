@@ -69,9 +69,9 @@ if redis.call('EXISTS', lock, queue, leases) == 0 then
   redis.call('PEXPIRE', lock, lease_ms)
   redis.call('ZADD', leases, string.sub(now, 1, -4) + lease_ms + 1, owner)
   redis.call('PEXPIRE', leases, lease_ms)
-  last = redis.call('SET', token, ours, 'PX', token_ms, 'GET')
-  if not last or (#last == #ours and last < ours) then
-    return 'granted ' .. now .. ' ' .. ours
+  last = redis.call('SET', token, new_token, 'PX', token_ms, 'GET')
+  if not last or (#last == #new_token and last < new_token) then
+    return 'granted ' .. now .. ' ' .. new_token
   end
 end
 
@@ -82,7 +82,7 @@ end
 
 if last then
   -- The token before was not smaller. See acquire.
-  return 'granted ' .. now .. ' ' .. digits(token_above(last, token, tonumber(ours), lease_ms))
+  return 'granted ' .. now .. ' ' .. digits(token_above(last, token, tonumber(new_token), lease_ms))
 end
 
 --#include on_own

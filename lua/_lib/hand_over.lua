@@ -3,7 +3,8 @@
 --
 -- The name of a waiter that takes grants ends with @<lease in ms>, the lease that a
 -- releaser may give it. That lease is short, because a message may be lost. A name with
--- `&` or `#` belongs to a feature of a later version: such a waiter is only woken.
+-- `&` is that of a reader, and one with `#` that of a waiter for permits: such a waiter is
+-- only woken.
 --
 -- The name of the new hold has three parts: the waiter, the hold that was released, and
 -- the waiter's ticket. So the name is the same on all masters, and was never used before.
@@ -13,7 +14,7 @@
 -- If PUBLISH does not count receivers, or is refused, this script cannot know whether the
 -- first waiter lives. Then waiters are only woken.
 local function hand_over(lock, queue, waiters, token_key, releaser, incarnation, now_us)
-  local room = string.sub(string.match(releaser, '^[^:]*:([^@~&#]*)'), -16) .. '.'
+  local ended_part = string.sub(string.match(releaser, '^[^:]*:([^@~&#]*)'), -16) .. '.'
   local server = string.match(incarnation, '^[^?!=]+') or '-'
   local lease_ms, hold
   local token, kept_ms, told = nil, 0, 0
@@ -27,7 +28,7 @@ local function hand_over(lock, queue, waiters, token_key, releaser, incarnation,
     token = token and token + 1 or next_token(token_key, now_us, lease_ms)
     kept_ms, told = math.max(kept_ms, tonumber(lease_ms)), told + 1
     ticket = ticket or redis.call('ZSCORE', queue, waiter)
-    hold = room .. (string.find(ticket, '%D') and digits(ticket) or ticket)
+    hold = ended_part .. (string.find(ticket, '%D') and digits(ticket) or ticket)
     return 'grant ' .. uuid .. ' ' .. hold .. ' ' .. digits(token) .. ' ' .. digits(now_us) .. ' ' .. lease_ms .. ' '
       .. server .. ' ' .. name
   end)

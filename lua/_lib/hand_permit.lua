@@ -6,7 +6,7 @@
 -- same slot under the same name.
 local function hand_permit(permits, queue, waiters, token_key, leases, limit, used, slot, releaser, incarnation,
   now_us)
-  local room = string.sub(string.match(releaser, '^[^:]*:([^@~&#]*)'), -16) .. '.'
+  local ended_part = string.sub(string.match(releaser, '^[^:]*:([^@~&#]*)'), -16) .. '.'
   local server = string.match(incarnation, '^[^?!=]+') or '-'
   local lease_ms, hold
   local token, kept_ms, told = nil, 0, 0
@@ -23,7 +23,7 @@ local function hand_permit(permits, queue, waiters, token_key, leases, limit, us
     token = token and token + 1 or next_token(token_key, now_us, latest_ms(permits, lease_ms))
     kept_ms, told = math.max(kept_ms, latest_ms(permits, lease_ms)), told + 1
     ticket = ticket or redis.call('ZSCORE', queue, waiter)
-    hold = room .. (string.find(ticket, '%D') and digits(ticket) or ticket) .. '.' .. slot
+    hold = ended_part .. (string.find(ticket, '%D') and digits(ticket) or ticket) .. '.' .. slot
     return 'grant ' .. uuid .. ' ' .. hold .. ' ' .. digits(token) .. ' ' .. digits(now_us) .. ' ' .. lease_ms .. ' '
       .. server .. ' ' .. name
   end)

@@ -11,7 +11,7 @@ local is_handed = false
 local head = publish_counts and has_vote and redis.pcall('ZCOUNT', waiters, '-inf', string.sub(now, 1, -4)) == 0
   and redis.pcall('ZRANGE', queue, '0', '0', 'WITHSCORES')
 local grantee, ticket = head and head[1] or '', head and head[2]
-local own, room = string.match(owner, '^([^:]*:([^@~&#]*)[^~]*)')
+local own, ended_part = string.match(owner, '^([^:]*:([^@~&#]*)[^~]*)')
 local client, uuid, lease_ms
 if #grantee <= 512 and grantee ~= own then
   client, uuid, lease_ms = string.match(grantee, '^([!-9;-}]+):([!"$%%\'-9;-?A-}]+@(%d+))$')
@@ -21,7 +21,7 @@ if client and publish_counts and lease_ms + 1000 <= tonumber(token_ms) and not s
   last = redis.call('SET', token, now, 'PX', token_ms, 'GET')
   if not last or (#last == #now and last < now) then
     local prefix, name = string.match(lock, '^([^{]*:){(.*)}$')
-    local hold = string.sub(room, -16) .. '.' .. ticket
+    local hold = string.sub(ended_part, -16) .. '.' .. ticket
     local server = string.match(incarnation, '^[^?!=]+') or '-'
     local message = 'grant ' .. uuid .. ' ' .. hold .. ' ' .. now .. ' ' .. now .. ' ' .. lease_ms .. ' ' .. server
       .. ' ' .. name

@@ -68,7 +68,7 @@ local function tell_first(lock, queue, waiters, me, message)
   local long_max = 8 -- entries that are read at once, if the first name is too long
   local told_max = 32 -- waiters that get messages one by one; if there are more, the server is first asked which listen
   local sought_max = 100 -- if so many or fewer have deadlines, the waiters behind `passed_max` are found by these
-  local deaf, gone = { [publish_counts and client or ''] = true }, {}
+  local not_listening, gone = { [publish_counts and client or ''] = true }, {}
   local all_have_deadlines
 
   local function drop(names)
@@ -86,7 +86,7 @@ local function tell_first(lock, queue, waiters, me, message)
   end
 
   -- Returns those of these waiters whose clients do not listen; none, if the server refuses to say.
-  local function find_deaf(names)
+  local function find_not_listening(names)
     local asked, askers, found = {}, {}, {}
     for i = 1, #names do
       local client = parts_of(names[i])
@@ -104,21 +104,21 @@ local function tell_first(lock, queue, waiters, me, message)
 
   -- Returns true and the waiter whose turn it is (nil: `me`), if it is among these names; else false.
   local function decide(names)
-    local known_deaf = publish_counts and #names > told_max and find_deaf(names) or {}
+    local known_not_listening = publish_counts and #names > told_max and find_not_listening(names) or {}
     for i = 1, #names do
       local waiter = names[i]
       if waiter == me then
         return true, nil
       end
-      local client, uuid = known_deaf[waiter], nil
+      local client, uuid = known_not_listening[waiter], nil
       if not client then
         client, uuid = parts_of(waiter)
-        if client and not deaf[client] and (publish_counts or has_deadline(waiter)) then
+        if client and not not_listening[client] and (publish_counts or has_deadline(waiter)) then
           local heard = tell(prefix, name, client, message(uuid, name, waiter))
           if heard > 0 or (not publish_counts and has_deadline(waiter)) then
             return true, waiter
           end
-          deaf[client] = true
+          not_listening[client] = true
         end
       end
       if not client or not (all_have_deadlines or has_deadline(waiter)) then

@@ -14,7 +14,7 @@ from support.proxy import Line
 from contract.rigs.aio_virtual import AioVirtualRig
 from contract.rigs.rig import SOON, Running, all_struck, calls, release_all
 from relock import AsyncPermit, Permit
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._core.lock_spec import HANDED_LEASE_SECONDS
 
 STUCK_SECONDS = 12.0

@@ -11,7 +11,7 @@ from contract.rigs.calls import CALLS, SINGLE, Call, Kind, Permits, leave, make,
 from contract.rigs.rig import BRIEF, SOON, Rig, Running, all_done, all_struck, calls, key_of, release_all
 from contract.rigs.watch import At
 from relock import Client, Lock, QuorumError
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._core.flows.release import give_back
 from relock._core.lock_spec import HANDED_LEASE_SECONDS
 from relock._runtime.net.loop_channel import LoopChannel

@@ -10,7 +10,7 @@ import pytest
 import relock
 from relock import LossCode
 from relock._core import hold
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._core.lock_spec import ALIVE_MS, QUEUE_MS
 from relock._options import ClientOptions, LockOptions, default_client_name
 from relock._runtime.background import telling

@@ -53,7 +53,7 @@ BUGS = [
     ),
     Bug(
         "validity does not count the time that the request took",
-        f"{CORE}/flows/acquire.py",
+        f"{CORE}/flows/attempt.py",
         "outcome = judge(answers, spec.masters, sent_at + spec.validity, clock())",
         "outcome = judge(answers, spec.masters, clock() + spec.validity, clock())",
         seed=1136,
@@ -222,7 +222,7 @@ BUGS = [
     Bug(
         "a proposed token is given, whatever was given before",
         "lua/acquire.lua",
-        "  if not last or (#last == #ours and last < ours) then",
+        "  if not last or (#last == #new_token and last < new_token) then",
         "  if true then",
         seed=1000,
     ),
@@ -251,7 +251,7 @@ BUGS = [
     Bug(
         "a token does not rise with the clock where the last one is not known",
         "lua/acquire.lua",
-        "  last = redis.call('SET', token, ours, 'PX', token_ms, 'GET')\n",
+        "  last = redis.call('SET', token, new_token, 'PX', token_ms, 'GET')\n",
         (
             "  last = redis.call('GET', token) or 0\n"
             "  redis.call('SET', token, last + 1, 'PX', token_ms)\n"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from attrs import define, field
 
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
 from relock._core.lock_spec import HANDED_LEASE_SECONDS
 from relock._core.quorum import NEVER

@@ -18,7 +18,7 @@ from itertools import combinations
 from attrs import define, field
 
 from relock import Permit
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
 from relock._core.lock_spec import ALIVE_MS
 from relock._core.quorum import NEVER, quorum_of

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from attrs import define, evolve, field
 
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._core.hold import Hold
 from relock._core.quorum import NEVER, quorum_of
 from relock._keys import READ, ReadKeys

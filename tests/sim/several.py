@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from attrs import define, field
 
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._errors import LockLostError
 from relock._keys import lock_keys
 from relock.testing._process import Process

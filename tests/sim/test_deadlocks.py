@@ -6,7 +6,7 @@ import pytest
 from support.quiet import play
 
 from relock import Client, DeadlockError
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._options import OnDeadlock
 from relock.testing import Lab
 

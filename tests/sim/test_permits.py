@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from attrs import define, evolve
 
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._core.lock_spec import ALIVE_MS
 from relock._core.quorum import NEVER
 from relock.testing._conditions import Conditions

@@ -8,7 +8,7 @@ import pytest
 from attrs import define, evolve
 
 from relock import LockLostError
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._keys import lock_keys
 from relock.testing._conditions import Conditions
 from relock.testing._process import Process

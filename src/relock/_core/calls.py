@@ -18,7 +18,7 @@ from relock._core.deadlocks import check_ring
 from relock._core.effects import Answer, Ask, Exchange, Failure, Handed, Listen
 from relock._core.flows import inspect as inspect_flows
 from relock._core.flows import release as release_flows
-from relock._core.flows.acquire import First
+from relock._core.flows.attempt import First
 from relock._core.flows.extend import extend as extend_flow
 from relock._core.hold import FOREVER, Hold
 from relock._core.host import Host, WaiterRegister
@@ -41,7 +41,7 @@ from relock._core.quorum import (
     judge_handed,
 )
 from relock._core.tasks import PassOn, PendingCheck, Settle
-from relock._core.waiting import Wait, acquire, first_value, judge_queued
+from relock._core.waiting import Wait, ask_until_granted, first_value, judge_queued
 from relock._errors import LockLostError, QuorumError
 from relock._events import Granted, NotGranted, Released, ReleaseUnconfirmed
 from relock._keys import LockKeys
@@ -151,9 +151,13 @@ class Calls:
     def _take(
         self, record: CallRecord, spec: LockSpec, who: Owner, until: float, *, count: int, beside: bytes
     ) -> CallFlow[Outcome | None]:
+        """Take a lock that the owner does not have yet: ask once, wait if the lock is taken, and book the hold.
+
+        Return None if the owner has the lock now; else the outcome that refused it.
+        """
         host, started_at = self._host, self._host.clock()
         waiter = next(self._hub.names) if who.name is None else self._hub.new_name(who.name)
-        # A releaser gives one level.
+        # A release gives a waiter one level: only a waiter that wants one is marked as one that may be given the lock.
         waiter += (spec.templates.grant_mark if count == 1 and host.may_be_handed else spec.templates.mark) + beside
         owners = [waiter]
         record.owners, record.spec = owners, spec  # Note, then send: from here on an interrupt undoes the attempt
@@ -175,7 +179,7 @@ class Calls:
             del answers  # this frame lives as long as the wait, and thousands of calls may wait
         if outcome is None:
             self._note_wait(record, who, first, started_at, until)
-            waiting = acquire(self._wait_of(record, spec, until, count, in_line=in_line), first, grants)
+            waiting = ask_until_granted(self._wait_of(record, spec, until, count, in_line=in_line), first, grants)
             first = None  # as above
             outcome = yield from waiting
         if host.is_closing:
@@ -254,7 +258,7 @@ class Calls:
         first, now = (started_at, answers), host.clock()
         park = judge_queued(spec.keys, waiter, answers, until, now)
         if park is None or record.error is not None:
-            granted = judge_first(spec, first, now, FOREVER)  # after a refusal, `acquire` must give the place up
+            granted = judge_first(spec, first, now, FOREVER)  # after a refusal, the wait must give the place up
             return granted, first, None  # type: ignore[return-value]
         grants = yield park
         if len(grants) != 1:

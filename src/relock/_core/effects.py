@@ -4,22 +4,23 @@ A *flow* is a generator that decides. It yields *effects*, which are plain value
 *driver* carries them out: with threads, on an event loop, and in simulations over virtual time. This is the
 contract between the two.
 
-* There are seven effects: `Exchange`, `Ask`, `Listen`, `Park`, `Leave`, `Undo`, `Pause`. A driver answers each with the
-  type that stands in its docstring. An effect that can't be carried out is answered (a master that is down is a
-  `Failure`, a value); only what makes the whole call senseless is raised: wrong configuration, a closed client.
+* There are seven effects: `Exchange`, `Ask`, `Listen`, `Park`, `Leave`, `Undo`, `Pause`. A call of a user has one step
+  more, `Enter` (`relock._core.call_record`). A driver answers each with the type that stands in its docstring. An
+  effect that can't be carried out is answered (a master that is down is a `Failure`, a value); only what makes the
+  whole call senseless is raised: wrong configuration, a closed client.
 * Time and randomness are no effects: a flow gets ``clock`` and ``jitter`` as callables. All times are seconds on
   that one clock, which goes on while the machine is suspended.
 * A driver runs a flow to its end. If an exception (an interrupt, a cancellation, a mistake) leaves the run
-  instead, the driver **undoes the flow's owner**: its hold and its place in the queue end, in the background and
-  shielded from further interrupts, and the exception goes on. So a flow needs no clean-up clauses of its own for
-  that case, and contains none.
+  instead, the door of the call **undoes what the call's record names** (`relock._core.interrupts`): the hold and the
+  place in the queue end, in the background and shielded from further interrupts, and the exception goes on. So a flow
+  needs no clean-up clauses of its own for that case, and contains none.
 * A reply answers the request that it belongs to, however late it comes, and on whatever thread it is read. It never
   answers a later request. The order in which several masters reply makes no difference.
 * Every wait has a timer: no effect lasts longer than its `until`, even if every master is silent. Only the opening of
   a connection to a lone master may add a node timeout for each of its steps. An event loop that comes late adds at most
   as much as it is late, and no more than a node timeout.
 * The watchdog, the janitor, and messages for the hub may run between any two steps of a flow.
-* The driver owns what an effect has opened (a waiter's registration), and closes it when the run ends.
+* A `Listen` or `Park` registers the waiter. The call, or the door of a latch, has the hub forget the waiter in the end.
 * No callback of a user runs inside a flow.
 
 `tests/contract` holds each of these on every driver.

@@ -2,6 +2,11 @@
 
 This module does no I/O and reports nothing. Callers pass in the master's replies; each method returns the `News` in
 them, for the runtime to act on.
+
+Three modules decide what a reply is worth. `MasterFacts`, here, has what all sockets to a master have shown together.
+`relock._core.socket_facts` has what one socket has shown: the server behind it, and the arguments that name that server
+to scripts. `Connection._credit`, in `relock._runtime.masters.connections`, holds each reply against both: a reply that
+may be from another server, or from before a step of the clock, counts as no answer.
 """
 
 from collections.abc import Iterable, Sequence

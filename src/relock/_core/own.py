@@ -9,7 +9,7 @@ The other way round is an error. A reader that waits for all readers to end wait
 """
 
 from relock._core.call_record import CallFlow
-from relock._core.flows.acquire import write_token
+from relock._core.flows.attempt import write_token
 from relock._core.hold import FOREVER, Hold
 from relock._core.host import Host
 from relock._core.lock_spec import LockSpec

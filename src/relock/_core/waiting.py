@@ -33,7 +33,7 @@ from relock._core.call_record import NO_CALL, CallRecord
 from relock._core.clocks import propose_ticket
 from relock._core.effects import Answer, Clock, Effect, Failure, Handed, Leave, Listen, Park, Undo
 from relock._core.flows.accept import accept
-from relock._core.flows.acquire import HEARTBEAT_SECONDS, First, attempt, enqueue_call, take_call
+from relock._core.flows.attempt import HEARTBEAT_SECONDS, First, attempt, enqueue_call, take_call
 from relock._core.flows.release import end_wait, give_back
 from relock._core.lock_spec import TICKET_AT_ONCE, TICKET_PROPOSAL, LockSpec
 from relock._core.patience import Patience, pause_behind
@@ -91,7 +91,7 @@ def first_value(spec: LockSpec, jitter: Callable[[], float]) -> int | bytes:
 def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until: float, now: float) -> Park | None:
     """Return the first sleep of a waiter that a lone master has queued; None if something else must be done first.
 
-    `acquire` would sleep in the same way, and takes over when the sleep has ended.
+    `ask_until_granted` would sleep in the same way, and takes over when the sleep has ended.
     """
     reply: Any = answers[0][0]
     if reply.__class__ is not list or reply[0] != b"queued" or now >= until:
@@ -106,7 +106,7 @@ def judge_queued(keys: LockKeys, waiter: bytes, answers: Sequence[Answer], until
     return tuple.__new__(Park, fields)
 
 
-def acquire(
+def ask_until_granted(
     wait: Wait, first: First | None = None, grants: Sequence[Handed] | None = None
 ) -> Generator[Effect, Any, Outcome]:
     """Ask for the lock until it is granted, or until the timeout or the patience is over; then leave nothing behind.
@@ -190,7 +190,7 @@ class _Waiting:
     def run(
         self, outcome: Outcome, answers: Sequence[Answer], grants: Sequence[Handed] | None = None
     ) -> Generator[Effect, Any, Outcome]:
-        """Look again until the wait is over, as `acquire` describes."""
+        """Look again until the wait is over, as `ask_until_granted` describes."""
         wait, spec, clock = self.wait, self.wait.spec, self.wait.clock
         patience = Patience(spec.patience, wait.waiter, clock, wait.jitter)
         while not isinstance(outcome, Grant):

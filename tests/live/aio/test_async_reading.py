@@ -14,7 +14,7 @@ from support.tasks import NODE_TIMEOUT, SOON, Connect, free, until
 from support.until import until as wait_until
 
 from relock import AsyncClient, Client, ClientClosedError
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._runtime.aio.loop_hub import LoopHub
 from relock._runtime.aio.loop_inbox import Inboxes
 

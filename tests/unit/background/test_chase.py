@@ -14,7 +14,7 @@ from relock._core.book import Book
 from relock._core.call_record import CallRecord
 from relock._core.deadlocks import RING_MAX
 from relock._core.effects import Answer, Ask, Failure
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._core.hold import FOREVER, Hold
 from relock._core.host import Counters
 from relock._core.lock_spec import LockSpec

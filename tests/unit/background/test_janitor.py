@@ -14,7 +14,7 @@ from support.until import until
 from relock._core.book import Book
 from relock._core.clocks import ClockStep, Offset
 from relock._core.effects import Ask, Failure
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._core.hold import FOREVER, Hold
 from relock._core.host import Counters
 from relock._core.patience import EXPIRY_SECONDS

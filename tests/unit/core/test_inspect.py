@@ -151,3 +151,23 @@ def test_nobody_knows_since_when_another_library_has_the_lock_or_readers_have_it
         info = agree("a", [reply])
         assert info is not None
         assert info.held_for is None
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        [b"held", 10, 5_000, b"me:1@3000~2.1", 1, 7, [b"me:1@3000", b"1", b"you:1", b"2"]],
+        [*shared((b"me:1&@3000~2.1", 1, 9_000))[:4], [b"me:1&@3000", b"1", b"you:1", b"2"]],
+    ],
+)
+def test_a_holder_whose_place_a_late_request_has_restored_does_not_wait(reply: Reply) -> None:
+    info = agree("a", [reply])
+    assert info is not None
+    assert (info.queue, len(info.waits)) == (("you:1",), 1)
+
+
+def test_a_waiter_that_too_few_masters_have_granted_the_lock_still_waits() -> None:
+    granted = [b"held", 10, 5_000, b"me:1~1.5", 1, 7, []]
+    info = agree("a", [granted, *[[b"held", 10, 5_000, b"you:1", 1, 7, [b"me:1", b"1"]]] * 2])
+    assert info is not None
+    assert info.queue == ("me:1",)

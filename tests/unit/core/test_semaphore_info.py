@@ -39,6 +39,11 @@ def test_a_semaphore_says_if_an_operator_has_set_its_limit(said: int, override: 
     assert (info.override, info.limit) == (override, limit)
 
 
+def test_a_holder_whose_place_a_late_request_has_restored_does_not_wait() -> None:
+    info = look(-1, b"me:1#1/4@3000~you.7.2", queue=(b"me:1#1/4@3000", b"you:3#1/4"))
+    assert (info.queue, len(info.waits)) == (("you:3#1/4",), 1)
+
+
 SET, VOID = [b"set", 1], [b"void", 1]
 
 

@@ -10,7 +10,7 @@ from relock._core.hold import Hold
 from relock._core.lock_spec import ANY_SLOT, CallTemplates, LockSpec, Wish
 from relock._core.quorum import NEVER, Grant, Outcome, Refused
 from relock._core.slots import free_slots, slot_of
-from relock._core.waiting import SLOTS_TRIED_MAX, Wait, acquire, first_value
+from relock._core.waiting import SLOTS_TRIED_MAX, Wait, ask_until_granted, first_value
 from relock._keys import permit_keys
 from relock._options import ClientOptions
 from relock._owner import Owner, PermitKey, handed_slot
@@ -162,7 +162,8 @@ class Driver:
 
     def run(self) -> Outcome:
         of = spec(3)
-        flow = acquire(Wait(of, b"me:1#1/8", self.value, self.until, lambda: self.now, lambda: 0.999, [b"me:1#1/8"]))
+        wait = Wait(of, b"me:1#1/8", self.value, self.until, lambda: self.now, lambda: 0.999, [b"me:1#1/8"])
+        flow = ask_until_granted(wait)
         try:
             effect = flow.send(None)
             while True:
@@ -253,7 +254,7 @@ def test_no_other_slot_is_tried_beyond_the_limit_of_time() -> None:
 def test_a_lone_master_is_asked_for_any_slot_and_never_again_at_once() -> None:
     of = spec(1)
     wait = Wait(of, b"me:1#1/8", first_value(of, lambda: 0.5), 0.0, lambda: 1000.0, lambda: 0.5, [b"me:1#1/8"])
-    flow = acquire(wait)
+    flow = ask_until_granted(wait)
     effect = flow.send(None)
     assert isinstance(effect, Ask)
     with pytest.raises(StopIteration) as end:

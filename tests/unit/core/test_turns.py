@@ -11,7 +11,7 @@ from support.hubs import hubs_of
 
 from relock._core.book import Book
 from relock._core.effects import Ask, Handed
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._core.hold import FOREVER
 from relock._core.pulse import Pulse
 from relock._core.quorum import NEVER

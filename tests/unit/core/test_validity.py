@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relock._core.effects import Answer, Ask, Effect, Failure, Reply
-from relock._core.flows.acquire import attempt, take_call
+from relock._core.flows.attempt import attempt, take_call
 from relock._core.flows.extend import extend, heal, needs_healing
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec

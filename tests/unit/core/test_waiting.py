@@ -10,7 +10,7 @@ from relock._core.effects import Ask, Effect, Failure, Handed, Listen, Park, Und
 from relock._core.lock_spec import LockSpec
 from relock._core.patience import LOOK_AGAIN_SECONDS_MAX
 from relock._core.quorum import Grant, NoQuorum, Refused
-from relock._core.waiting import Wait, acquire
+from relock._core.waiting import Wait, ask_until_granted
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._scripts import Call
@@ -60,7 +60,7 @@ class Driver:
         client = ClientOptions(**options)
         spec = LockSpec.of(lock_keys("lock", "a"), ("a",), client.for_lock(), client)
         wait = Wait(spec, b"me:1", 1, until, self.clock, lambda: 1.0, self.owners)
-        flow = acquire(wait._replace(is_crowded=self.is_crowded, missed=self.missed))
+        flow = ask_until_granted(wait._replace(is_crowded=self.is_crowded, missed=self.missed))
         try:
             effect = flow.send(None)
             while True:

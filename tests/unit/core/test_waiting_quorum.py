@@ -12,7 +12,7 @@ from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
 from relock._core.patience import BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN
 from relock._core.quorum import TOO_LATE, Grant, NoQuorum, Refused, may_be_granted, may_keep_anything
-from relock._core.waiting import Wait, acquire
+from relock._core.waiting import Wait, ask_until_granted
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._owner import Owner
@@ -58,7 +58,7 @@ class Driver:
         clock, jitter = (lambda: self.now), (lambda: 1.0)
         propose, missed = (lambda: self.ahead_us), (lambda _: self.missed)
         wait = Wait(SPEC, b"me:1", 1, until, clock, jitter, self.owners, propose=propose, missed=missed)
-        flow = acquire(wait)
+        flow = ask_until_granted(wait)
         try:
             effect = flow.send(None)
             while True:

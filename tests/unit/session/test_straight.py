@@ -21,7 +21,7 @@ from relock._core.calls import Calls
 from relock._core.effects import Answer, Ask
 from relock._core.hold import Hold
 from relock._core.lock_spec import LockSpec
-from relock._core.waiting import Wait, acquire
+from relock._core.waiting import Wait, ask_until_granted
 from relock._keys import lock_keys
 from relock._options import ClientOptions
 from relock._runtime.machine import Machine
@@ -616,13 +616,13 @@ def test_the_usual_wait_goes_straight(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def note(wait: Wait, *found: Any) -> Any:
         waits.append(wait)
-        return acquire(wait, *found)
+        return ask_until_granted(wait, *found)
 
     def say(scene: Scene) -> list[Any]:
         replies, scene.published[:] = QUEUED["given"](scene)
         return replies
 
-    monkeypatch.setattr(calls, "acquire", note)
+    monkeypatch.setattr(calls, "ask_until_granted", note)
     made = play(queue, say, 0.0, STRAIGHT)
     assert made.told[:2] == ["True", "1"]
     assert not waits

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from relock._core.effects import Clock, Effect, Handed
-from relock._core.flows.acquire import write_token
+from relock._core.flows.attempt import write_token
 from relock._core.lock_spec import LockSpec, lease_ms
 from relock._core.quorum import Grant, is_token_safe, judge_handed
 

@@ -1,6 +1,6 @@
 """Inspection of a lock from outside, and an operator's way to end a hold."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -124,12 +124,13 @@ def agree(name: str, answers: MasterReplies) -> LockInfo | None:
     held = [reply for reply in replies if reply[0] in (b"held", b"noted")]
     shared = [reply for reply in replies if reply[0] == b"shared"]
     token = max(reply[2] if reply[0] in (b"free", b"shared") else reply[5] for reply in replies) or None
-    queue, waits = waiters_in(replies, len(answers))
     if len(replies) - len(held) - len(shared) >= quorum:
+        queue, waits = waiters_in(replies, len(answers), ())
         return LockInfo(name, None, 0, 0.0, token, queue, waits=waits)
     if len(shared) > len(held):
         readers = _readers(shared, quorum)
         first = readers[0]
+        queue, waits = waiters_in(replies, len(answers), [reader.owner for reader in readers])
         return LockInfo(
             name, first.owner, first.hold_count, first.ttl, token, queue, readers, waits=waits, note=first.note
         )
@@ -137,6 +138,7 @@ def agree(name: str, answers: MasterReplies) -> LockInfo | None:
     _, now_us, pttl_ms, owner, count, *_ = max(held, key=lambda reply: (owners.count(reply[3]), reply[4]))
     ttl = max(pttl_ms, 1) / 1000 if pttl_ms >= 0 else float("inf")
     holder = owner.decode(errors="replace") or None
+    queue, waits = waiters_in(replies, len(answers), [holder or ""])
     if is_rest(holder):
         return LockInfo(name, None, 0, ttl, token, queue, waits=waits, resting=True)
     held_for = _seconds_since(token, now_us) if holder and token else None
@@ -161,12 +163,20 @@ def with_note(outcome: Outcome, spec: LockSpec, until: float, clock: Clock) -> G
     return outcome._replace(note=notes[0]) if notes else outcome
 
 
-def waiters_in(replies: Sequence[Any], masters: int) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """Return the names of the waiters in the longest queue of the replies, and the seconds since each came."""
+def waiters_in(
+    replies: Sequence[Any], masters: int, holders: Iterable[str]
+) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Return the names of the waiters in the longest queue of the replies, and the seconds since each came.
+
+    A holder may have a place as well, which its release ends: a request for that place, sent before the waiter heard
+    that it was given the lock, restores it.
+    """
     now_us, flat = max(((reply[1], reply[-1]) for reply in replies), key=lambda said: len(said[1]))
     ahead_us = 0 if masters == 1 else TICKET_AHEAD_US  # several masters write tickets that lie ahead of their clocks
-    names = tuple(waiter.decode(errors="replace") for waiter in flat[::2])
-    return names, tuple(_seconds_since(float(ticket) - ahead_us, now_us) for ticket in flat[1::2])
+    served = {holder.partition("~")[0] for holder in holders}
+    tickets = {waiter.decode(errors="replace"): float(at) for waiter, at in zip(flat[::2], flat[1::2], strict=True)}
+    waits = {waiter: _seconds_since(at - ahead_us, now_us) for waiter, at in tickets.items() if waiter not in served}
+    return tuple(waits), tuple(waits.values())
 
 
 def _seconds_since(then_us: float, now_us: int) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 from attrs import frozen
 
 from relock._core.effects import Clock, Effect, Failure, Listen, Park
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._core.flows.extend import ROUNDS
 from relock._core.flows.inspect import MasterReplies, read
 from relock._core.lock_spec import ALIVE_MS, lease_ms

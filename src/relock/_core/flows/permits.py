@@ -78,7 +78,7 @@ def agree(name: str, limit: int, answers: MasterReplies) -> SemaphoreInfo | None
         return None
     cap = sorted((reply[2] for reply in replies), reverse=True)[quorum - 1]
     holders = sorted(_holders(replies, quorum), key=lambda holder: holder.ttl)
-    queue, waits = waiters_in(replies, len(answers))
+    queue, waits = waiters_in(replies, len(answers), [holder.owner for holder in holders])
     used = sum(holder.permits for holder in holders)
     return SemaphoreInfo(name, limit if cap < 0 else cap, used, tuple(holders), queue, None if cap < 0 else cap, waits)
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from relock._core.clocks import ClockStep
 from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows import release
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._core.flows.extend import heal
 from relock._core.flows.quarantine import is_own_step, is_undecided, quarantine, sample
 from relock._core.hold import FOREVER, Hold

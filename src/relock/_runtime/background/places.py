@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from relock._core.flows.acquire import HEARTBEAT_SECONDS
+from relock._core.flows.attempt import HEARTBEAT_SECONDS
 from relock._core.flows.heartbeat import heartbeat, judge_heartbeat
 from relock._core.patience import EXPIRY_SECONDS
 from relock._core.pulse import Pulse

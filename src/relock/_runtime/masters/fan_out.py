@@ -125,10 +125,10 @@ class FanOut:
         """
         way, now = self._panel.route(asked, strict=strict), self._clock()
         while parts := way.parts(now):
-            now = self._exchange([Leg(part, strict=strict, is_call=is_call) for part in parts])
+            now = self._send_and_read([Leg(part, strict=strict, is_call=is_call) for part in parts])
         return way.answers
 
-    def _exchange(self, legs: Collection[Leg]) -> float:
+    def _send_and_read(self, legs: Collection[Leg]) -> float:
         """Write to all masters, and only then read; return our time at the end."""
         try:
             try:

@@ -1,4 +1,9 @@
-"""Session of a client in one process: the book of its holds, its connections, and its background threads."""
+"""Session of a client in one process: the book of its holds, its connections, and its background threads.
+
+A session is one object in three layers. `relock._core.host.Host` is what the core's calls know of it: the book, the
+clock, the counters. `relock._runtime.driver.Driver` carries out the effects of flows for threads. `Session` adds the
+background threads, the loops, and the way in which events are told. An event loop has a `Foreground` beside it.
+"""
 
 import itertools
 import logging

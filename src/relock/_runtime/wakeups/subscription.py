@@ -33,7 +33,7 @@ RECONNECT_SECONDS_MIN = 0.02
 UNHEARD = "no waiter is told of its turn, and each looks by itself"
 RECONNECT_SECONDS_MAX = 1.0
 BELIEVED_SECONDS = 1.0  # for this long, a new subscription is not given up because of messages from other servers
-STRANGERS_MAX = 64  # incarnations of other servers that are remembered
+OTHERS_MAX = 64  # incarnations of other servers that are remembered
 
 
 class Receiver(Protocol):
@@ -86,7 +86,7 @@ class Subscription(ABC):
         self._incarnation = UNKNOWN  # of the server that the socket leads to
         self._stands_since = 0.0
         self._is_misled = False  # a message has shown that another server may be the master
-        self._strangers: set[bytes] = set()  # other incarnations that messages have named
+        self._others: set[bytes] = set()  # other incarnations that messages have named
         self._pings = self._pongs = 0  # on this connection
         self._heard = 0  # `SubscribedConnection.heard` at the last look
         self._heard_at = 0.0  # when that look was
@@ -307,10 +307,10 @@ class Subscription(ABC):
         old socket, and goes on naming the old incarnation: then connecting anew again and again would not help.
         """
         is_believed = now - self._stands_since <= BELIEVED_SECONDS
-        if is_believed or incarnation == NAMELESS or incarnation in self._strangers:
+        if is_believed or incarnation == NAMELESS or incarnation in self._others:
             return
-        if len(self._strangers) >= STRANGERS_MAX:
-            self._strangers.clear()
-        self._strangers.add(incarnation)
+        if len(self._others) >= OTHERS_MAX:
+            self._others.clear()
+        self._others.add(incarnation)
         self._is_misled = True
         self.call()
