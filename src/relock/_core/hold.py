@@ -13,7 +13,7 @@ from relock._core.lock_spec import LockSpec, rest_request, token_ms
 from relock._core.quorum import NEVER, Grant, deadline_of, drift_of, is_status
 from relock._core.slots import slot_of
 from relock._events import Loss, LossCode
-from relock._owner import NestedTask, Owner, has_ticket, runs_on, task_of, waiter_name
+from relock._owner import NestedTask, Owner, client_name, has_ticket, task_of, waiter_name
 from relock._scripts import Prepared, Script
 
 REASONS = {  # the words of each code, but those that the caller of `Hold.lose` has
@@ -264,9 +264,9 @@ class Hold:
             return None
         return self.loss
 
-    def belongs_to(self, loop: object) -> bool:
-        """Return whether the owner is a task of the event loop `loop`."""
-        return runs_on(task_of(self.liveness), loop)
+    def belongs_to(self, client: bytes) -> bool:
+        """Return whether the owner is a task that can run, and took the hold by the calls of this `client`."""
+        return task_of(self.liveness) is not None and client_name(self.owner) == client
 
     def wants_renewal(self, now: float) -> bool:
         """Return whether the hold is to be renewed by now, or so soon that it may as well join this batch."""

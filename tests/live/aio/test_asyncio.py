@@ -358,6 +358,26 @@ async def test_a_loop_that_stands_still_for_longer_than_the_limit_loses_its_hold
     assert losses.get().code == LossCode.STALLED
 
 
+async def test_each_client_on_a_loop_has_a_limit_of_its_own(server: Deployment, name: str) -> None:
+    taken = threading.Event()
+
+    def take() -> None:
+        with threads.lock(name):
+            taken.set()
+
+    with Client(server.url, **options_for(server.url, {"ttl": RENEWED_TTL})) as threads:
+        async with AsyncClient(threads, stall_limit=0.1) as strict, AsyncClient(threads) as lenient:
+            await strict.lock(name).acquire()
+            async with lenient.lock(f"{name} b") as kept:
+                thread = threading.Thread(target=take)
+                thread.start()
+                assert taken.wait(SOON), "a thread takes the lock while this loop stands still"
+                assert kept.owned()
+            with pytest.raises(LockLostError, match="its event loop stands still"):
+                await strict.lock(name).release()
+            await asyncio.to_thread(thread.join)
+
+
 async def test_a_loop_that_turns_is_never_over_its_limit(connect: Connect, server: Deployment, name: str) -> None:
     client = connect(server.url, ttl=RENEWED_TTL, stall_limit=0.7 * RENEWED_TTL)
     async with client.lock(name) as lock:

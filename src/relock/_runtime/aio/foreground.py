@@ -49,11 +49,13 @@ class Foreground:
 
     Attributes:
         calls: the calls of tasks, as flows.
+        client: the ``<client>`` in the names of the holds that tasks take.
         is_closed: True once no call may go on.
         pulse: shows whether the loop turns.
     """
 
     calls: Calls
+    client: bytes
     is_closed: bool
     loop: asyncio.AbstractEventLoop
     pulse: Pulse
@@ -69,6 +71,7 @@ class Foreground:
         self._line = Line(loop, session.clock, self._room)
         self._inboxes = Inboxes(loop, session.clock, self.pulse)
         self._hub = hub_for(session, self._inboxes)
+        self.client = self._hub.client.encode()
         self._links_of: dict[Master, list[Link]] = {}  # links to nodes of a Cluster are made when they are needed
         for master in self._servers:
             self._link_for(master)

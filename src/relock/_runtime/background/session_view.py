@@ -20,13 +20,15 @@ from relock._runtime.wakeups.hubs import Hubs
 
 
 class ForegroundView(Protocol):
-    """Driver of the calls of tasks on one event loop, as other threads see it."""
+    """Driver of the calls of tasks on one event loop, as other threads see it.
 
+    Attributes:
+        client: the ``<client>`` in the names of the holds that tasks take by it.
+        pulse: shows whether the loop turns.
+    """
+
+    client: bytes
     pulse: Pulse
-
-    @property
-    def loop(self) -> object:
-        """Event loop of the tasks."""
 
     @property
     def is_in_use(self) -> bool:

@@ -72,7 +72,7 @@ class Watchdog(Service):
         self._look_at = FOREVER  # Mark, then look: a hold that is granted from here on wakes the thread
         now, holds = session.clock(), session.holds.all()
         for foreground in session.foregrounds.copy():
-            self._look_at_loop(foreground, [hold for hold in holds if hold.belongs_to(foreground.loop)], now)
+            self._look_at_loop(foreground, [hold for hold in holds if hold.belongs_to(foreground.client)], now)
         plan = plan_renewals(holds, now)
         for hold, code in plan.lost:
             session.lose(hold, code)
