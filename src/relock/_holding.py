@@ -2,8 +2,11 @@
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from functools import partial, update_wrapper
+from operator import attrgetter
+from typing import Any, Protocol, TypeVar, cast
 
 from relock._core.call_record import CallFlow
 from relock._core.effects import Failure
@@ -11,12 +14,48 @@ from relock._core.flows.inspect import MasterReplies, with_note
 from relock._core.hold import FOREVER, Hold
 from relock._core.lock_spec import LockSpec, MultiSpec
 from relock._core.quorum import Grant, NoQuorum, Outcome, Refused
-from relock._errors import AcquireTimeoutError, LockLostError, QuorumError, RelockError
+from relock._errors import AcquireTimeoutError, LockLostError, NotOwnedError, QuorumError, RelockError
 from relock._options import TTL_SECONDS_MAX, TTL_SECONDS_MIN, check_seconds
 from relock._owner import Owner, is_rest, named
 from relock._runtime.session.session import Session
 
 logger = logging.getLogger("relock.lock")
+
+F = TypeVar("F", bound=Callable[..., Any])
+NOT_KNOWN = None  # which caller has entered a block, for a method that was looked up on the class, as `ExitStack` does
+
+
+class BlockExit:
+    """Method ``__exit__`` or ``__aexit__`` that is passed, as `entered`, the caller that has entered the block.
+
+    The end of a block may run in another thread or task: the garbage collector closes a generator or a coroutine that
+    will never go on, wherever the collector happens to run. That caller may be in a block of the same lock, and must
+    not lose its own hold. Python looks the method up on the door before it calls ``__enter__``, so ``__get__`` runs in
+    the caller that enters.
+
+    Args:
+        leave: the method.
+        caller_of: returns the function that names the calling thread or task, for a door.
+    """
+
+    def __init__(self, leave: Callable[..., Any], caller_of: Callable[[Any], Callable[[], object]]) -> None:
+        self._leave = leave
+        self._caller_of = caller_of
+        update_wrapper(cast("Callable[..., Any]", self), leave)
+
+    def __get__(self, door: Any, kind: type | None = None) -> Callable[..., Any]:
+        if door is None:
+            return self._leave
+        return partial(self._leave, door, entered=self._caller_of(door)())
+
+
+def told_entry(caller: str) -> Callable[[F], F]:
+    """Make a method a `BlockExit`; `caller` is the path, from the door, to the function that names the caller."""
+
+    def decorate(leave: F) -> F:
+        return BlockExit(leave, attrgetter(caller))  # type: ignore[return-value]  # a descriptor acts as the method
+
+    return decorate
 
 
 class HasSession(Protocol):
@@ -67,6 +106,11 @@ class Handle(ABC):
     @abstractmethod
     def _timeout_error(self, outcome: Any) -> AcquireTimeoutError:
         """Return the error for a block that the caller can't enter."""
+
+    def _not_entered(self) -> NotOwnedError:
+        """Return the error for the end of a block that another thread or task has entered."""
+        text = f"the caller is in no block of {self.name!r}: another thread or task has entered it; an owner= is shared"
+        return NotOwnedError(text, lock=self.name)
 
     def _valid(self, hold: Hold | None) -> Hold | None:
         """Return `hold` while it is valid, else None; report its loss if that is found here."""

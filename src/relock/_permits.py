@@ -7,7 +7,7 @@ from relock._core.flows.inspect import MasterReplies
 from relock._core.flows.permits import SemaphoreInfo
 from relock._core.lock_spec import LockSpec, Wish
 from relock._core.quorum import Outcome
-from relock._errors import AcquireTimeoutError, ConfigurationError, NotOwnedError
+from relock._errors import AcquireTimeoutError, ConfigurationError
 from relock._holding import Handle, HasSession, Holding, check_answered, refusal, refused_by, too_few_answered
 from relock._options import (
     TTL_SECONDS_MAX,
@@ -76,7 +76,7 @@ class SemaphoreHandle(Handle):
         super().__init__(client, spec, spec.keys.name)
         self.limit = limit
         self._options = options
-        self._entered: dict[OwnerKey, list[tuple[Owner, Any]]] = {}
+        self._entered: dict[OwnerKey, list[Any]] = {}
 
     def _spec_for(self, permits: int) -> LockSpec:
         """Return the spec for so many permits at once; raise an error for a number that can't be had."""
@@ -90,7 +90,7 @@ class SemaphoreHandle(Handle):
 
     def _enter(self, caller: Owner, permit: PermitView) -> None:
         """Note that `caller` has entered a block with `permit`."""
-        self._entered.setdefault(caller.key, []).append((caller, permit))
+        self._entered.setdefault(caller.key, []).append(permit)
 
     def _inside(self, caller: Owner) -> Any:
         """Return the permit with which `caller` has entered its innermost block.
@@ -100,21 +100,12 @@ class SemaphoreHandle(Handle):
         """
         entered = self._entered.get(caller.key)
         if not entered:
-            text = f"the caller is in no block of the semaphore {self.name!r}: another thread or task has entered it"
-            raise NotOwnedError(text, lock=self.name)
-        return entered[-1][1]
-
-    def _abandoned(self) -> tuple[Owner, Any] | None:
-        """Return a caller that has ended inside a block, and the permit of that block; None if there is none."""
-        for entered in self._entered.copy().values():
-            liveness = entered[-1][0].liveness
-            if liveness is not None and liveness() is None:
-                return entered[-1]
-        return None
+            raise self._not_entered()
+        return entered[-1]
 
     def _leave(self, caller: Owner, permit: PermitView | None) -> None:
         """Note that `caller` is no longer in a block with `permit`; do nothing if it never entered."""
-        left = [one for one in self._entered.get(caller.key, ()) if one[1] is not permit]
+        left = [one for one in self._entered.get(caller.key, ()) if one is not permit]
         if left:
             self._entered[caller.key] = left
         else:

@@ -15,7 +15,7 @@ from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Outcome
 from relock._core.renewal import confirm_lease, renew_now
 from relock._errors import RelockError
-from relock._holding import Handle, HasSession, Holding, too_few, too_little
+from relock._holding import NOT_KNOWN, Handle, HasSession, Holding, told_entry, too_few, too_little
 from relock._options import check_seconds
 from relock._owner import Owner
 from relock._runtime.aio.foreground import Foreground, current_task
@@ -117,6 +117,7 @@ class AsyncReleaseDoor(Handle):
     __slots__ = ()
 
     _client: AsyncLockClient
+    _current_task = staticmethod(current_task)
     _releasing: ClassVar[Callable[..., CallFlow[None]]]
 
     def _who(self) -> Owner:
@@ -275,15 +276,21 @@ class AsyncDoor(AsyncReleaseDoor):
                 run.
             QuorumError, LockLostError, RuntimeError, ClientClosedError: as `acquire`.
         """
-        who = self._who()
+        who, calls = self._who(), self._client._foreground().calls
         await self._take(who, self._longest, must=True)
-        if self._loss_hooks is not None:
+        if self._loss_hooks is not None:  # from here on nothing is raised, or the hold would stay
             self._loss_hooks.add(self._holds_of(who))
-            self._client._foreground().calls.hear_ends()
+            calls.hear_ends()
         return self
 
+    @told_entry("_current_task")
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        *,
+        entered: Owner | None = NOT_KNOWN,
     ) -> None:
         """Release one level; an exception of the body propagates.
 
@@ -295,6 +302,8 @@ class AsyncDoor(AsyncReleaseDoor):
             LockLostError: the hold was lost during the body.
             NotOwnedError: the body released more than it acquired, or another task has entered the block.
         """
+        if self._named_owner is None and entered is not NOT_KNOWN and entered is not current_task():
+            raise self._not_entered()
         who = self._who()
         hook = None if self._loss_hooks is None else self._loss_hooks.remove(self._holds_of(who))
         try:

@@ -9,6 +9,7 @@ from relock._core.flows import permits as permit_flows
 from relock._core.flows.inspect import MasterReplies, look
 from relock._core.flows.permits import SemaphoreInfo
 from relock._errors import RelockError
+from relock._holding import NOT_KNOWN, told_entry
 from relock._owner import Owner, owner_of_permit
 from relock._permits import PermitView, SemaphoreHandle
 from relock._runtime.aio.foreground import current_task
@@ -41,6 +42,7 @@ class AsyncSemaphore(SemaphoreHandle):
     __slots__ = ()
 
     _client: AsyncLockClient
+    _current_task = staticmethod(current_task)
 
     def _who(self) -> Owner:
         return self._named_owner or self._caller()
@@ -124,8 +126,14 @@ class AsyncSemaphore(SemaphoreHandle):
         self._enter(caller, permit)
         return permit
 
+    @told_entry("_current_task")
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        *,
+        entered: Owner | None = NOT_KNOWN,
     ) -> None:
         """Release the permit of the block; an exception of the body propagates.
 
@@ -136,14 +144,11 @@ class AsyncSemaphore(SemaphoreHandle):
             LockLostError: the permit was lost during the body.
             NotOwnedError: the body has released the permit, or another task has entered the block.
         """
-        permit: AsyncPermit
-        # A body that is closed after its loop has no task: it leaves the block of any task that can't run any more.
-        abandoned = None if current_task() is not None else self._abandoned()
-        if abandoned is None:
-            caller = self._caller()
-            permit = self._inside(caller)
-        else:
-            caller, permit = abandoned
+        caller = self._caller() if entered is NOT_KNOWN else entered
+        # A body whose task can't run any more is closed outside that task.
+        if caller is not current_task() and (caller.liveness is None or caller.liveness() is not None):
+            raise self._not_entered()
+        permit: AsyncPermit = self._inside(caller)
         self._leave(caller, permit)
         try:
             await permit._release(permit._who())

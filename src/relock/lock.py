@@ -13,7 +13,7 @@ from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
 from relock._core.renewal import confirm_lease, renew_now
 from relock._errors import ConfigurationError, LockLostError, RelockError
-from relock._holding import Handle, HasSession, Holding, too_few, too_little
+from relock._holding import NOT_KNOWN, Handle, HasSession, Holding, told_entry, too_few, too_little
 from relock._options import check_seconds
 from relock._owner import Owner
 from relock._signatures import called_as, check_keywords
@@ -173,8 +173,14 @@ class Door(ReleaseDoor):
                 session.raise_pending_warnings(beside=error)
             raise
 
+    @told_entry("_client._session.platform.who")
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        *,
+        entered: Owner | None = NOT_KNOWN,
     ) -> None:
         """Release one level; an exception of the body propagates.
 
@@ -190,6 +196,8 @@ class Door(ReleaseDoor):
         try:
             try:
                 who = self._named_owner or session.platform.who()
+                if entered is not who and who is not self._named_owner and entered is not NOT_KNOWN:
+                    raise self._not_entered()
                 session.run(self._releasing(session.calls, record, self._spec, who))
             except RelockError:
                 session.interrupted.fail(record)

@@ -8,6 +8,7 @@ from relock._core.flows import permits as permit_flows
 from relock._core.flows.inspect import look
 from relock._core.flows.permits import SemaphoreInfo
 from relock._errors import RelockError
+from relock._holding import NOT_KNOWN, told_entry
 from relock._owner import Owner, owner_of_permit
 from relock._permits import PermitView, SemaphoreHandle
 from relock._signatures import called_as, check_keywords
@@ -123,8 +124,14 @@ class Semaphore(SemaphoreHandle):
                 session.raise_pending_warnings(beside=error)
             raise
 
+    @told_entry("_client._session.platform.who")
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        *,
+        entered: Owner | None = NOT_KNOWN,
     ) -> None:
         """Release the permit of the block; an exception of the body propagates.
 
@@ -140,7 +147,10 @@ class Semaphore(SemaphoreHandle):
         permit: Permit | None = None
         try:
             try:
-                permit = self._inside(session.platform.who())
+                caller = session.platform.who()
+                if entered is not caller and entered is not NOT_KNOWN:
+                    raise self._not_entered()
+                permit = self._inside(caller)
                 session.run(session.calls.release(record, permit._spec, permit._who()))
                 self._leave(session.platform.who(), permit)
             except RelockError:

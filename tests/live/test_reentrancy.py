@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -180,3 +180,33 @@ def run() -> Callable[..., None]:
         assert not failures
 
     return run
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda client, name: client.lock(name),
+        lambda client, name: client.lock_all([name]),
+        lambda client, name: client.rwlock(name).read,
+        lambda client, name: client.semaphore(name, 2),
+    ],
+    ids=["lock", "several", "reader", "semaphore"],
+)
+def test_a_generator_that_is_closed_inside_another_threads_block_leaves_that_hold_alone(
+    take: Callable[[Client, str], Any], client: Client, name: str
+) -> None:
+    """The garbage collector closes a generator, too, in whatever thread it runs."""
+
+    def hold() -> Iterator[None]:
+        with take(client, name):
+            yield
+
+    generator = hold()
+    thread = threading.Thread(target=next, args=(generator,))
+    thread.start()
+    thread.join()
+    with take(client, name) as entered:
+        with pytest.raises(NotOwnedError, match="is in no block of"):
+            generator.close()  # type: ignore[attr-defined]
+        assert entered.owned()
+    assert not entered.owned()

@@ -5,13 +5,15 @@ import gc
 import os
 import queue
 import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 from support.masters import Deployment
 from support.tasks import NODE_TIMEOUT, SOON, Connect, free, until
 from support.urls import options_for
 
-from relock import AsyncClient, Client, ClientClosedError, Loss, LossCode
+from relock import AsyncClient, Client, ClientClosedError, Loss, LossCode, NotOwnedError
 from relock._core.call_record import CallRecord
 
 pytestmark = pytest.mark.every_quorum
@@ -218,6 +220,44 @@ def test_a_body_that_is_closed_after_its_loop_gives_the_lock_back(
         body.close()
     with Client(server.url, **options_for(server.url, {})) as others:
         wait_until_free(others, name)
+    asyncio.run(client.close())
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+KINDS: dict[str, Callable[[AsyncClient, str], Any]] = {
+    "lock": lambda client, name: client.lock(name, cancel_on_lost=True),
+    "several": lambda client, name: client.lock_all([name]),
+    "reader": lambda client, name: client.rwlock(name).read,
+    "semaphore": lambda client, name: client.semaphore(name, 1),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_body_that_is_collected_while_another_task_is_inside_leaves_the_others_hold_alone(
+    server: Deployment, name: str, kind: str, *, is_same: bool
+) -> None:
+    """The collector closes the body of a task that never goes on, wherever it runs: here in a task of another loop."""
+    client, loop = AsyncClient(server.url, **options_for(server.url, {"ttl": 3.0})), asyncio.new_event_loop()
+    first = KINDS[kind](client, name)
+    second = first if is_same else KINDS[kind](client, name)
+
+    async def work() -> None:
+        async with first:
+            await asyncio.sleep(3600)
+
+    async def work_beside(body: Coroutine[Any, Any, None]) -> None:
+        async with second as entered:
+            with pytest.raises((NotOwnedError, RuntimeError)):
+                body.close()
+            assert entered.owned()
+        assert not entered.owned()
+
+    body = work()
+    task = loop.create_task(body)
+    loop.run_until_complete(until(lambda: client.statistics().held, "the first task is inside"))
+    loop.close()
+    asyncio.run(work_beside(body))
     asyncio.run(client.close())
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 

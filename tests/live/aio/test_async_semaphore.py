@@ -180,7 +180,7 @@ async def test_two_releases_at_once_release_once(client: AsyncClient, name: str)
 async def test_a_task_that_leaves_the_block_of_another_one_is_told(client: AsyncClient, name: str) -> None:
     semaphore = client.semaphore(name, 1)
     permit = await semaphore.__aenter__()
-    with pytest.raises(NotOwnedError, match="is in no block of the semaphore"):
+    with pytest.raises(NotOwnedError, match="is in no block of"):
         await asyncio.create_task(semaphore.__aexit__(None, None, None))
     assert permit.owned()
     await semaphore.__aexit__(None, None, None)
