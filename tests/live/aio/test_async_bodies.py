@@ -3,13 +3,17 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 from support.masters import Deployment
 from support.tasks import NODE_TIMEOUT, SOON, Connect, free, lose, until
+from support.until import until as wait_until
+from support.urls import options_for
 
-from relock import AsyncClient, LockLostError, LossCode, NotOwnedError
+from relock import AsyncClient, Client, LockLostError, LossCode, NotOwnedError
+from relock._core.hold import Hold
+from relock._runtime.aio.loss_hook import LossHooks
 
 pytestmark = pytest.mark.every_quorum
 
@@ -178,3 +182,23 @@ async def test_a_cancellation_does_not_hide_that_the_hold_was_lost(client: Async
     with pytest.raises(asyncio.CancelledError):
         await asyncio.create_task(work())
     assert "LockLostError" in found[0].__notes__[0]
+
+
+async def test_a_client_that_is_closed_between_the_grant_and_the_body_leaves_no_hold(
+    server: Deployment, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = LossHooks.add
+
+    def add_to_closed(hooks: LossHooks, holds: Iterable[Hold]) -> None:
+        thread = threading.Thread(target=lambda: asyncio.run(client.close()))
+        thread.start()
+        thread.join()
+        add(hooks, holds)
+
+    with Client(server.url, **options_for(server.url, {"node_timeout": NODE_TIMEOUT})) as threads:
+        client = AsyncClient(threads)
+        monkeypatch.setattr(LossHooks, "add", add_to_closed)
+        async with client.lock(name, cancel_on_lost=True):
+            assert threads.statistics().held == 1
+        assert threads.statistics().held == 0
+        await asyncio.to_thread(wait_until, lambda: not threads.info(name).held, within=SOON, what="it is free")
