@@ -24,7 +24,7 @@ class TermHandle(Generic[H, E]):
 
     Attributes:
         token: the fencing token, larger than that of every earlier leader.
-        lost: set once the leadership is lost or given up.
+        lost: set once the leadership is lost or given up, also because the function has ended.
     """
 
     def __init__(self, lock: H, token: int, lost: E) -> None:
@@ -43,18 +43,17 @@ class Attempt:
 
     Attributes:
         token: the fencing token of the term; None before it has begun.
+        is_told: True once a loss, or the function itself, has set the term's ``lost``.
         is_over: True once the leader's function has returned: what is raised then is of the lock.
     """
 
     token: int | None = None
+    is_told: bool = False
     is_over: bool = False
 
-    def is_ended_by(self, error: RelockError, *, is_told: bool) -> bool:
-        """Return whether an error ends the campaign: one of the function, unless it only says that the term has ended.
-
-        `is_told` says if the function was told of that end.
-        """
+    def is_ended_by(self, error: RelockError) -> bool:
+        """Return whether an error ends the campaign: one of the function, unless it only says that the term is over."""
         if self.token is None or self.is_over:
             return False
         is_of_term = isinstance(error, LockLostError) and error.token == self.token
-        return not (is_of_term or (is_told and isinstance(error, (LockLostError, NotOwnedError))))
+        return not (is_of_term or (self.is_told and isinstance(error, (LockLostError, NotOwnedError))))

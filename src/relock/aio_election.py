@@ -47,21 +47,25 @@ Stop = asyncio.Event | None
 async def campaign(lock_of: Callable[..., AsyncLock], lead: Lead, stop: Stop, on_lost: OnLost) -> None:
     """Await `lead` whenever this process leads, as `AsyncClient.elect` says; `lock_of` makes the lock from options."""
     stop = asyncio.Event() if stop is None else stop
-    owner = f"leader-{next(serials)}"  # any task may use the term, but no other campaign has the hold
     is_down = False
     while not stop.is_set():
         was_down, is_down = is_down, False
         attempt, lost = Attempt(), asyncio.Event()
-        told = _told(lost, on_lost)
+        owner = f"leader-{next(serials)}"  # any task may use this term, but no other term, and no other campaign
+        told = _told(attempt, lost, on_lost)
         lock = lock_of(owner=owner, timeout=LOOK_SECONDS, max_hold=math.inf, cancel_on_lost=True, on_lost=told)
         try:
             async with lock:
                 attempt.token = None if stop.is_set() else lock.token
                 if attempt.token is not None:
-                    await lead(AsyncTerm(lock, attempt.token, lost))
+                    try:
+                        await lead(AsyncTerm(lock, attempt.token, lost))
+                    finally:
+                        attempt.is_told = attempt.is_told or lost.is_set()
+                        lost.set()  # before the release: it is for the tasks that the function has left behind
                 attempt.is_over = True
         except (AcquireTimeoutError, QuorumError, LockLostError, NotOwnedError) as error:
-            if attempt.is_ended_by(error, is_told=lost.is_set()):
+            if attempt.is_ended_by(error):
                 raise
             if isinstance(error, QuorumError):
                 is_down = True
@@ -71,10 +75,11 @@ async def campaign(lock_of: Callable[..., AsyncLock], lead: Lead, stop: Stop, on
                     await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
 
 
-def _told(lost: asyncio.Event, on_lost: OnLost) -> Callable[[Loss], Awaitable[None]]:
+def _told(attempt: Attempt, lost: asyncio.Event, on_lost: OnLost) -> Callable[[Loss], Awaitable[None]]:
     """Return a callback that sets `lost`, and then calls what the user gave, a function or a coroutine function."""
 
     async def told(loss: Loss) -> None:
+        attempt.is_told = True
         lost.set()
         result = None if on_lost is None else on_lost(loss)
         if isinstance(result, Awaitable):

@@ -48,20 +48,24 @@ Stop = threading.Event | None
 def campaign(lock_of: Callable[..., Lock], lead: Lead, stop: Stop, on_lost: OnLost) -> None:
     """Call `lead` whenever this process leads, as `Client.elect` says; `lock_of` makes the lock from options."""
     stop = threading.Event() if stop is None else stop
-    owner = f"leader-{next(serials)}"  # any thread may use the term, but no other campaign has the hold
     is_down = False
     while not stop.is_set():
         was_down, is_down = is_down, False
         attempt, lost = Attempt(), threading.Event()
-        lock = lock_of(owner=owner, timeout=LOOK_SECONDS, max_hold=math.inf, on_lost=_told(lost, on_lost))
+        owner = f"leader-{next(serials)}"  # any thread may use this term, but no other term, and no other campaign
+        lock = lock_of(owner=owner, timeout=LOOK_SECONDS, max_hold=math.inf, on_lost=_told(attempt, lost, on_lost))
         try:
             with lock:
                 attempt.token = None if stop.is_set() else lock.token
                 if attempt.token is not None:
-                    lead(Term(lock, attempt.token, lost))
+                    try:
+                        lead(Term(lock, attempt.token, lost))
+                    finally:
+                        attempt.is_told = attempt.is_told or lost.is_set()
+                        lost.set()  # before the release: it is for the threads that the function has left behind
                 attempt.is_over = True
         except (AcquireTimeoutError, QuorumError, LockLostError, NotOwnedError) as error:
-            if attempt.is_ended_by(error, is_told=lost.is_set()):
+            if attempt.is_ended_by(error):
                 raise
             if isinstance(error, QuorumError):
                 is_down = True
@@ -70,10 +74,11 @@ def campaign(lock_of: Callable[..., Lock], lead: Lead, stop: Stop, on_lost: OnLo
                 stop.wait(RETRY_SECONDS)
 
 
-def _told(lost: threading.Event, on_lost: OnLost) -> Callable[[Loss], object]:
+def _told(attempt: Attempt, lost: threading.Event, on_lost: OnLost) -> Callable[[Loss], object]:
     """Return a callback that sets `lost`, and then calls what the user gave."""
 
     def told(loss: Loss) -> None:
+        attempt.is_told = True
         lost.set()
         if on_lost is not None:
             on_lost(loss)

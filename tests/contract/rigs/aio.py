@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 
 from support.masters import Deployment
 
-from contract.rigs.rig import NODE_TIMEOUT, SOON, TTL, Interrupted
+from contract.rigs.rig import NODE_TIMEOUT, SOON, TTL, Interrupted, Running
 from contract.rigs.threads import Thread, ThreadRig
 from contract.rigs.watch import Watch
 from relock import (
@@ -25,6 +25,7 @@ from relock import (
     AsyncPermit,
     AsyncRWLock,
     AsyncSemaphore,
+    AsyncTerm,
     Client,
 )
 from relock._core.call_record import Step
@@ -32,7 +33,10 @@ from relock._core.effects import Park, Pause
 from relock._runtime.aio.foreground import Foreground
 from relock.lock import NOT_PASSED
 
+LOOK_SECONDS = 0.004
+
 Work = Callable[[], Coroutine[Any, Any, Any]]
+Start = Callable[[Callable[[], Any]], Running]
 
 
 class ActsForThread(Protocol):
@@ -323,12 +327,28 @@ class LatchOfActors:
         return self._actor().do(self._latch.info)
 
 
+class TermOfActors:
+    """An `AsyncTerm` as threads use a `Term`."""
+
+    def __init__(self, term: AsyncTerm, actor: MyActor) -> None:
+        self._term = term
+        self._actor = actor
+        self.token, self.lost, self.remaining = term.token, term.lost, term.remaining
+
+    def ensure(self, seconds: float = 0.0) -> Any:
+        return self._actor().do(lambda: self._term.ensure(seconds))
+
+    def resign(self) -> None:
+        self._actor().do(self._term.resign)
+
+
 class ClientOfActors:
     """An `AsyncClient` as threads use a `Client`."""
 
-    def __init__(self, client: Client, watch: Watch, actor: MyActor) -> None:
+    def __init__(self, client: Client, watch: Watch, actor: MyActor, start: Start) -> None:
         self._client = client
         self._actor = actor
+        self._start = start
         self._async = WatchedAsyncClient(client, watch)
 
     def lock(self, name: str, **options: Any) -> LockOfActors:
@@ -345,6 +365,16 @@ class ClientOfActors:
 
     def latch(self, name: str, parties: int, **options: Any) -> LatchOfActors:
         return LatchOfActors(self._async.latch(name, parties, **options), self._actor)
+
+    def elect(self, name: str, lead: Callable[[TermOfActors], object], **options: Any) -> None:
+        async def lead_beside(term: AsyncTerm) -> None:
+            """Call the function in a thread of its own, because it waits for its actor."""
+            running = self._start(lambda: lead(TermOfActors(term, self._actor)))
+            while not running.is_over:
+                await asyncio.sleep(LOOK_SECONDS)
+            running.result()
+
+        self._actor().do(lambda: self._async.elect(name, lead_beside, **options))
 
     def synchronized(self, template: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Decorate a function as the coroutine function that calls it."""
@@ -381,7 +411,8 @@ class AioRig(ThreadRig):
 
     def client(self, *, ttl: float = TTL, node_timeout: float = NODE_TIMEOUT, **options: Any) -> Any:
         """Return a client behind the lines."""
-        return ClientOfActors(super().client(ttl=ttl, node_timeout=node_timeout, **options), self.watch, my_actor)
+        client = super().client(ttl=ttl, node_timeout=node_timeout, **options)
+        return ClientOfActors(client, self.watch, my_actor, self.start)
 
     def interrupt(self, call: Callable[[], object], when: Callable[[], object]) -> bool:
         """Interrupt the call by cancelling the actor."""

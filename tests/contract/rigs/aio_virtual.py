@@ -47,7 +47,8 @@ class AioVirtualRig(VirtualRig):
 
     def client(self, *, ttl: float = TTL, node_timeout: float = VIRTUAL_NODE_TIMEOUT, **options: Any) -> Any:
         """Return a client behind the lines."""
-        return ClientOfActors(super().client(ttl=ttl, node_timeout=node_timeout, **options), self.watch, self._actor)
+        client = super().client(ttl=ttl, node_timeout=node_timeout, **options)
+        return ClientOfActors(client, self.watch, self._actor, self.start)
 
     def interrupt(self, call: Callable[[], object], when: Callable[[], object]) -> bool:
         """Interrupt the call by cancelling the actor."""
