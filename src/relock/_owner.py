@@ -81,7 +81,7 @@ def task_of(liveness: "ThreadRef | TaskRef | None") -> "asyncio.Task[Any] | None
 def caller_name(key: "OwnerKey", liveness: "ThreadRef | TaskRef | None") -> str:
     """Return the name, for people, of the caller that a hold under `key` belongs to."""
     key = owner_key(key)
-    if liveness is None:
+    if liveness is None or (isinstance(key, tuple) and key[0] == "owner"):
         return f"owner={key[1]!r}" if isinstance(key, tuple) else "an owner="
     kind, caller = "task" if isinstance(liveness, TaskRef) else "thread", liveness()
     return f"a {kind} that has ended" if caller is None else f"the {kind} {caller.get_name()!r}"
@@ -103,7 +103,7 @@ class Owner(NamedTuple):
     Attributes:
         key: the key of its holds in the book.
         liveness: a reference to the thread or task that is the owner: dead once that has ended, or the task's loop is
-            closed. None where ``owner=`` names the owner.
+            closed. None where ``owner=`` names the owner, but for a leader that is a task.
         name: what ``owner=`` names, or None.
         takes_turns: True if the owner may have several calls under way, which take turns at a gate; a thread has one at
             a time. A task may have other tasks carry its calls out, as ``asyncio.gather`` and ``asyncio.wait_for`` do.

@@ -54,6 +54,7 @@ async def campaign(lock_of: Callable[..., AsyncLock], lead: Lead, stop: Stop, on
         owner = f"leader-{next(serials)}"  # any task may use this term, but no other term, and no other campaign
         told = _told(attempt, lost, on_lost)
         lock = lock_of(owner=owner, timeout=LOOK_SECONDS, max_hold=math.inf, cancel_on_lost=True, on_lost=told)
+        lock._end_owner_with_task()
         try:
             async with lock:
                 attempt.token = None if stop.is_set() else lock.token
@@ -80,7 +81,8 @@ def _told(attempt: Attempt, lost: asyncio.Event, on_lost: OnLost) -> Callable[[L
 
     async def told(loss: Loss) -> None:
         attempt.is_told = True
-        lost.set()
+        with suppress(RuntimeError):  # the loop is closed, and so are the tasks that waited for this
+            lost.set()
         result = None if on_lost is None else on_lost(loss)
         if isinstance(result, Awaitable):
             await result

@@ -69,6 +69,14 @@ def test_an_owner_is_named_as_the_user_named_it() -> None:
     assert text.startswith("'a' is held by owner='job-7', and owner='job-8' does not hold it")
 
 
+async def test_an_owner_that_ends_with_a_task_is_named_as_any_other_owner() -> None:
+    """The leaders of one task differ, and any task may use the hold of one: the task's name would mislead."""
+    task = current_task()
+    assert task is not None
+    one, other = (named(f"leader-{i}")._replace(liveness=task.liveness) for i in (7, 8))
+    assert error_for(one, other).startswith("'a' is held by owner='leader-7', and owner='leader-8' does not hold it")
+
+
 async def test_a_task_is_told_of_a_thread() -> None:
     task = asyncio.current_task()
     caller = current_task()

@@ -39,7 +39,7 @@ class Hold:
     Attributes:
         owner: the hold's name on the masters, ``<client>:<uuid>``.
         key: the caller in this process that may use the hold.
-        liveness: a weak reference to the owner, a thread or a task; None if ``owner=`` names the owner.
+        liveness: a weak reference to the thread or task with which the owner ends; None for any other ``owner=``.
         ttl: seconds; later renewals ask for this lease.
         leased: the last lease (s) that a quorum confirmed, if a longer one was asked for since; None: that is the ttl.
         settled: a quorum of masters gave the token, so the release need not write it to the others.
@@ -265,7 +265,7 @@ class Hold:
         return self.loss
 
     def belongs_to(self, client: bytes) -> bool:
-        """Return whether the owner is a task that can run, and took the hold by the calls of this `client`."""
+        """Return whether the owner is, or ends with, a task that can run, and that took the hold as this `client`."""
         return task_of(self.liveness) is not None and client_name(self.owner) == client
 
     def wants_renewal(self, now: float) -> bool:
