@@ -10,6 +10,7 @@ from relock._elections import GOES_ON, LOOK_SECONDS, RETRY_SECONDS, Attempt, OnL
 from relock._errors import AcquireTimeoutError, LockLostError, NotOwnedError, QuorumError
 from relock._events import Loss
 from relock._owner import serials
+from relock._runtime.aio.foreground import current_task
 from relock.aio_lock import AsyncLock
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ async def campaign(lock_of: Callable[..., AsyncLock], lead: Lead, stop: Stop, on
         owner = f"leader-{next(serials)}"  # any task may use this term, but no other term, and no other campaign
         told = _told(attempt, lost, on_lost)
         lock = lock_of(owner=owner, timeout=LOOK_SECONDS, max_hold=math.inf, cancel_on_lost=True, on_lost=told)
-        lock._end_owner_with_task()
+        _end_with_task(lock)
         try:
             async with lock:
                 attempt.token = None if stop.is_set() else lock.token
@@ -74,6 +75,13 @@ async def campaign(lock_of: Callable[..., AsyncLock], lead: Lead, stop: Stop, on
                     logger.warning(GOES_ON, lock.name, error)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
+
+
+def _end_with_task(lock: AsyncLock) -> None:
+    """Have the owner that the lock's ``owner=`` names live, and stand still, with the running task; it stays shared."""
+    task = current_task()
+    if task is not None:
+        lock._named_owner = lock._who()._replace(liveness=task.liveness)
 
 
 def _told(attempt: Attempt, lost: asyncio.Event, on_lost: OnLost) -> Callable[[Loss], Awaitable[None]]:

@@ -129,11 +129,6 @@ class AsyncReleaseDoor(Handle):
             "inside an `async def`; in a callback, name an owner="
         )
 
-    def _end_owner_with_task(self) -> None:
-        """Have the owner that ``owner=`` names live, and stand still, with the running task. Its hold stays shared."""
-        task = current_task() or self._refuse_outside_task()
-        self._named_owner = self._who()._replace(liveness=task.liveness)
-
     def release(self) -> Coroutine[Any, Any, None]:
         """Release one level of a lock, or a permit; the last level ends the hold, whatever the masters do.
 
