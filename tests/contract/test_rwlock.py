@@ -15,6 +15,7 @@ from contract.rigs.rig import (
     TTL,
     Interrupted,
     Rig,
+    Running,
     all_done,
     all_struck,
     calls,
@@ -484,6 +485,102 @@ def test_a_plain_lock_is_the_writer(rig: Rig, name: str) -> None:
     rig.until_free(name, "all")
 
 
+# Calls of one owner for both sides ------------------------------------------------------------------------------------
+
+
+class Pending:
+    """A lock that another client has, and calls of one owner for both sides that are under way meanwhile."""
+
+    def __init__(self, rig: Rig, name: str) -> None:
+        self._rig, self.client = rig, warm(rig)
+        self.name, self.both = name, self.client.rwlock(name, owner="job")
+        self._other = warm(rig).lock(name, owner="other")
+        take(self._other, 1)
+
+    def start(self, call: Callable[[], object], under_way: int) -> Running:
+        """Start a call; return once so many calls are under way, in the queue of every master or at a gate."""
+        running = self._rig.start(call)
+        self._rig.until(lambda: self._count() == under_way, f"{under_way} calls are under way")
+        return running
+
+    def _count(self) -> int:
+        queued = self._rig.queued(self.name)
+        gates = [*self.client._session.gates._gates.copy().values()]
+        return min(queued) + sum(len([*gate.line()]) for gate in gates)
+
+    def let_in(self) -> None:
+        """Let the other client release the lock."""
+        self._other.release()
+
+    def end(self) -> None:
+        """Check that nothing is left, on the masters or at a gate."""
+        self._rig.until_free(self.name, "all")
+        self._rig.until(lambda: not self.client._session.gates._gates, "no call is at the gate")
+
+
+@pytest.mark.parametrize("way", ["nested read", "downgrade"])
+def test_a_writer_reads_on_though_a_read_of_its_owner_was_under_way_when_it_got_in(
+    way: str, rig: Rig, name: str
+) -> None:
+    pending = Pending(rig, name)
+    both = pending.both
+
+    def write_and_read() -> None:
+        take(both.write, 1)
+        if way == "nested read":
+            take(both.read, 1)
+            both.write.release()
+        else:
+            both.write.downgrade()
+
+    writer = pending.start(write_and_read, 1)
+    reader = pending.start(lambda: take(both.read, 1), 2)
+    pending.let_in()
+    writer.result()
+    reader.result()
+    assert (both.write.hold_count, both.read.hold_count) == (0, 2)
+    leave(both.read)
+    pending.end()
+
+
+def test_a_reader_that_asks_as_a_writer_is_told_at_once_though_a_write_of_its_owner_is_under_way(
+    rig: Rig, name: str
+) -> None:
+    """The write that is under way is told as well: the owner has the lock as a reader when its turn comes."""
+    pending = Pending(rig, name)
+    both = pending.both
+    reader = pending.start(lambda: take(both.read, 1), 1)
+    writer = pending.start(lambda: take(both.write, 1), 2)
+    pending.let_in()
+    reader.result()
+    with pytest.raises(UpgradeError):
+        take(both.write, 1)
+    with pytest.raises(UpgradeError):
+        writer.result()
+    leave(both.read)
+    take(both.write, 1)
+    leave(both.write)
+    pending.end()
+
+
+def test_several_locks_are_all_given_back_if_one_is_read_by_their_owner_when_their_turn_comes(
+    rig: Rig, name: str
+) -> None:
+    pending = Pending(rig, name)
+    both, first = pending.both, f"a-{name}"  # taken before the other one
+    several = pending.client.lock_all([name, first], owner="job")
+    reader = pending.start(lambda: take(both.read, 1), 1)
+    writer = pending.start(several.acquire, 2)
+    pending.let_in()
+    reader.result()
+    with pytest.raises(UpgradeError):
+        writer.result()
+    rig.until_free(first, "the call for several")
+    assert both.read.hold_count == 1
+    leave(both.read)
+    pending.end()
+
+
 # Downgrade ------------------------------------------------------------------------------------------------------------
 
 
@@ -686,15 +783,18 @@ def interrupt() -> None:
     raise Interrupted
 
 
+@pytest.mark.parametrize("owner", [None, "job"])
 @pytest.mark.parametrize("read_before", [0, 1])
-def test_an_interrupt_between_any_two_steps_of_a_downgrade(read_before: int, rig: Rig, name: str) -> None:
+def test_an_interrupt_between_any_two_steps_of_a_downgrade(
+    read_before: int, owner: str | None, rig: Rig, name: str
+) -> None:
     """The caller has the lock as a writer still, or as a reader, and no level is lost or won."""
     client = rig.client(on_event=print)  # events are told last of all, so there are steps up to the very end
     rig.warm_up(client)
     rig.warm_up(client, "reader")
     seen = set()
     for number in count(1):
-        both = client.rwlock(f"{name}-{number}")
+        both = client.rwlock(f"{name}-{number}", owner=owner)
         rig.take_everywhere(both.write, 2)  # a master that has only the reader gets no writer back
         take(both.read, read_before)
         strike = At(number, interrupt)
@@ -706,6 +806,7 @@ def test_an_interrupt_between_any_two_steps_of_a_downgrade(read_before: int, rig
         levels = both.write.hold_count, both.read.hold_count
         assert levels in {(2, read_before), (0, 2 + read_before)}, f"after an interrupt {strike.where}"
         assert strike.where or levels[0] == 0
+        rig.until(lambda: not client._session.gates._gates, f"no gate is taken after an interrupt {strike.where}")
         seen.add(levels)
         rig.until(
             partial(rig.agree_on, both.name, 2 + read_before), f"the same there after an interrupt {strike.where}"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from relock._core.hold import Hold
 from relock._errors import LockLostError, NotOwnedError
 from relock._keys import LOCK, SEMAPHORE
-from relock._owner import Owner, OwnerKey, PermitKey, ReadKey, caller_name
+from relock._owner import Owner, OwnerKey, PermitKey, ReadKey, caller_name, owner_key
 
 HoldKey = tuple[str, OwnerKey]
 
@@ -61,6 +61,12 @@ class Book(dict[HoldKey, Hold]):
     def has(self, hold: Hold) -> bool:
         """Return whether `hold` is still held: neither released nor lost."""
         return hold.loss is None and self.get((hold.keys.name, hold.key)) is hold
+
+    def has_either(self, key: HoldKey) -> bool:
+        """Return whether the owner of `key` has the lock as a writer or as a reader, or levels of a lost hold."""
+        name, owner = key[0], owner_key(key[1])
+        holds = self.get((name, owner)), self.get((name, ReadKey(owner)))
+        return any(hold is not None and hold.count > 0 for hold in holds)
 
     def not_owned(self, name: str, who: Owner | Hold) -> NotOwnedError:
         """Return the error for a caller that holds nothing.

@@ -126,12 +126,11 @@ class Calls:
     def _enter_gate(self, record: CallRecord, spec: LockSpec, key: HoldKey, until: float) -> CallFlow[bool]:
         """Wait at the owner's gate until `until`; return whether the caller is in.
 
-        If the owner already has the lock, wait long enough for the call inside to end or to give way: a nested acquire
-        must not fail for lack of time.
+        If the owner already has the lock, on either side, wait long enough for the call inside to end or to give way: a
+        nested acquire must not fail for lack of time.
         """
         host = self._host
-        hold = host.holds.get(key)
-        if hold is not None and hold.count > 0:
+        if host.holds.has_either(key):
             until = max(until, host.clock() + spec.node_timeout + GIVE_WAY_SECONDS)
         return bool((yield Enter(record, key, until)))
 

@@ -25,7 +25,7 @@ from relock._core.host import Host
 from relock._core.lock_spec import LockSpec
 from relock._core.multi import NotAll, _MemberCalls
 from relock._core.quorum import Outcome
-from relock._owner import Owner, OwnerKey, ReadKey, caller_name, owner_key, task_of
+from relock._owner import Owner, caller_name, owner_key, task_of
 from relock.aio_lock import AsyncLock
 from relock.lock import Lock
 from relock.testing._order_graph import Cycle, OrderEdge, OrderGraph, class_of, describe, find_cycles, write_graph
@@ -121,9 +121,9 @@ def _ask(host: Host, specs: Iterable[LockSpec], who: Owner, until: float) -> _Si
     """Note an edge from each lock of the owner to each of those for which it is about to wait; return the place."""
     site = _find_site(sys._getframe(2), task_of(who.liveness))
     _hosts[host] = None
-    owner = owner_key(who.key)
-    # A call that does not wait can't be part of a deadlock.
-    wanted = [spec.keys.name for spec in specs if until > host.clock() and not _has(host, spec.keys.name, owner)]
+    has_either, names = host.holds.has_either, [spec.keys.name for spec in specs]
+    # A call that does not wait can't be part of a deadlock. An owner that has the lock on either side does not wait.
+    wanted = [name for name in names if until > host.clock() and not has_either((name, who.key))]
     for hold in _holds_of(host, who) if wanted else ():
         for name in wanted:
             if name != hold.keys.name:
@@ -146,12 +146,6 @@ def _take(host: Host, specs: Iterable[LockSpec], who: Owner, site: _Site) -> Non
         hold = host.holds.get((spec.keys.name, who.key))
         if hold is not None:
             _sites.setdefault(hold, site)
-
-
-def _has(host: Host, name: str, owner: OwnerKey) -> bool:
-    """Return whether the owner has the lock already, as a writer or as a reader: it does not wait then."""
-    holds = (host.holds.get((name, key)) for key in (owner, ReadKey(owner)))
-    return any(hold is not None and hold.count > 0 for hold in holds)
 
 
 def _holds_of(host: Host, who: Owner) -> list[Hold]:

@@ -7,7 +7,7 @@ from support.instructions import Interrupt
 from support.pure_host import JOB, OPTIONS, PureHost
 
 from relock import LockLostError, LossCode, UpgradeError
-from relock._core.call_record import CallFlow, CallRecord
+from relock._core.call_record import CallFlow, CallRecord, Enter
 from relock._core.effects import Ask, Failure
 from relock._core.hold import Hold
 from relock._core.own import ALONE, beside_own
@@ -152,6 +152,37 @@ def test_an_interrupted_downgrade_leaves_a_writer_or_a_reader(struck: str, level
     host.interrupted.undo_acquire_again(record)
     assert host.both() == levels
     assert not record.gate
+
+
+@pytest.mark.parametrize("side", ["read", "write"])
+def test_a_release_that_is_interrupted_waits_for_a_call_of_its_owner_for_the_other_side(side: str) -> None:
+    host, record, inside = Readers(), CallRecord(), CallRecord()
+    host.take(2)
+    host.read(2)
+    spec, who, other = (host.reading, READER, JOB) if side == "read" else (host.spec, JOB, READER)
+    assert host.gates.try_enter(inside, ("a", other.key), "another")
+    host.interrupted.undo_release(record, spec, who, 1)
+    assert host.both() == (2, 2)
+    host.gates.leave(inside)
+    host.go_on()
+    assert host.both() == ((2, 1) if side == "read" else (1, 2))
+    assert not host.gates._gates
+
+
+@pytest.mark.parametrize("asked", ["read", "write"])
+def test_a_caller_without_time_waits_at_the_gate_if_its_owner_has_the_lock_on_the_other_side(asked: str) -> None:
+    """Each call that is inside then is short, and the caller must not be told that another owner has the lock."""
+    host, inside = Readers(), CallRecord()
+    if asked == "read":
+        host.take(1)
+        flow, key = acquire_read(host.calls, CallRecord(), host.reading, JOB, host.now), JOB.key
+    else:
+        host.read()
+        flow, key = host.calls.acquire(CallRecord(), host.spec, JOB, host.now), READER.key
+    assert host.gates.try_enter(inside, ("a", key), "another")
+    step = next(flow)
+    assert isinstance(step, Enter)
+    assert step.until > host.now
 
 
 FENCED = [b"fenced", 0]

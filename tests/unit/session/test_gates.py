@@ -11,10 +11,12 @@ import pytest
 from support.instructions import Interrupt, Strike
 
 from relock._core.call_record import CallRecord
+from relock._owner import ReadKey
 from relock._runtime.machine import THREADS
 from relock._runtime.session.gates import Gates
 
 KEY = ("lock", ("owner", "job"))
+READ_KEY = ("lock", ReadKey(KEY[1]))
 FIRST, SECOND, THIRD = "first", "second", "third"
 FOREVER = float("inf")
 
@@ -64,6 +66,25 @@ def test_the_first_in_line_comes_in_first_and_is_woken_for_it(gates: Gates) -> N
     assert second.is_in()
     gates.leave(second.record)
     assert third.is_in()
+
+
+def test_both_sides_of_a_read_write_lock_have_one_gate(gates: Gates) -> None:
+    """No side gets in while the other one is inside or in line; another lock of the owner has a gate of its own."""
+    for inside_as, comes_as in itertools.permutations((KEY, READ_KEY)):
+        inside, second = CallRecord(), CallRecord()
+        assert gates.try_enter(inside, inside_as, FIRST)
+        assert gates.try_enter(CallRecord(), ("another lock", comes_as[1]), FIRST)
+        assert not gates.try_enter(second, comes_as, SECOND)
+        waiting = gates.wait(second, comes_as, FOREVER, SECOND, SimpleQueue())
+        next(waiting)
+        gates.leave(inside)
+        assert not gates.try_enter(CallRecord(), inside_as, THIRD), "the second is in line"
+        with pytest.raises(StopIteration):
+            next(waiting)
+        gates.leave(second)
+        assert KEY not in gates._gates
+        assert READ_KEY not in gates._gates
+        gates._gates.clear()
 
 
 def test_whoever_is_inside_comes_in_again_though_others_are_in_line(gates: Gates) -> None:

@@ -4,6 +4,10 @@ A caller is a thread, or a task of an event loop. Several callers of one owner c
 or if a task has other tasks carry out its calls. A thread that is inside may come in once more: otherwise a signal
 handler would wait for the thread that it has interrupted. A gate exists while a caller is inside or in line.
 
+Both sides of a read-write lock have one gate for each owner. With two gates, one call could wait inside the gate of
+the readers, for a lock that another call of this owner then gets as a writer. The writer's nested read would wait at
+that gate, for a call which waits for the writer.
+
 An exception may strike a thread between any two instructions, so no lock of Python's is taken. The caller inside is a
 value in a dictionary, set by ``dict.setdefault``. So is the line of waiting callers, a `WaitQueue`, once it is needed.
 
@@ -21,7 +25,7 @@ from typing import Any
 from relock._core.book import HoldKey
 from relock._core.call_record import LOOK_SECONDS, SILENT_SECONDS, CallRecord
 from relock._core.host import TokenQueue
-from relock._owner import loop_of, runs_on
+from relock._owner import ReadKey, loop_of, owner_key, runs_on
 from relock._runtime.platform import Platform
 from relock._runtime.wait_queue import Entry, Waiting, WaitQueue, wait_out
 
@@ -131,7 +135,7 @@ class Gates:
         return wait_out(self.wait(record, key, until, caller, tokens), tokens)
 
     def _check_loop(self, key: HoldKey) -> None:
-        loop, gate = self._platform.loop(), self._gates.get(key)
+        loop, gate = self._platform.loop(), self._gates.get((key[0], owner_key(key[1])))
         if loop is not None and gate is not None and gate.is_kept_by(loop):
             raise RuntimeError(
                 f"{key[0]!r}: a task of the event loop that runs in this thread is taking or leaving a level for the "
@@ -140,6 +144,8 @@ class Gates:
 
     def try_enter(self, record: CallRecord, key: HoldKey, caller: object) -> bool:
         """Let `caller` in if it need not wait; return whether it is in."""
+        if key[1].__class__ is ReadKey:  # the usual call of a plain lock is spared the call of a function
+            key = key[0], owner_key(key[1])
         gate = self._gates.get(key)
         if gate is None:
             own = _Gate({_INSIDE: (caller, record)})
@@ -157,6 +163,7 @@ class Gates:
 
     def wait(self, record: CallRecord, key: HoldKey, until: float, caller: object, tokens: TokenQueue) -> Waiting:
         """Yield for how long to wait for a token in `tokens`, again and again; return whether `caller` is in."""
+        key = key[0], owner_key(key[1])
         while True:
             gate = self._gates.get(key) or self._gates.setdefault(key, _Gate({}))
             line, entry, is_in = gate.line(), Entry(tokens, caller), False

@@ -174,8 +174,7 @@ class Session(Driver):
         is short.
         """
         record, key, until = enter
-        hold = self.holds.get(key)
-        if (hold is None or hold.count == 0) and until > self.clock() and self._may_block_a_loop():
+        if not self.holds.has_either(key) and until > self.clock() and self._may_block_a_loop():
             if self.gates.enter(record, key, NEVER):
                 return True
             self.warn_if_a_loop_waits(key[0])
