@@ -101,7 +101,7 @@ class ConfigurationError(RelockError, ValueError):
     """An option has a value that can't work, or the masters are not what a lock needs.
 
     Attributes:
-        option: the option to change, or None if the error is about a server's configuration.
+        option: the option to change, or None if the error is about no option, but a server's configuration, say.
     """
 
     option: str | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, Protocol, Self
 
 from relock._core.call_record import CallFlow, CallRecord
 from relock._core.calls import Calls
-from relock._core.conditions import lose_waited, take_again
+from relock._core.conditions import check_no_reader, lose_waited, take_again
 from relock._core.flows.inspect import LockInfo
 from relock._core.hold import FOREVER, Hold
 from relock._core.renewal import confirm_lease, renew_now
@@ -336,7 +336,7 @@ class Lock(Door, HeldDoor):
 
         Raises:
             LockLostError: the caller's hold was lost; that is an error, not False.
-            ConfigurationError: the lock has an ``owner=``.
+            ConfigurationError: the lock has an ``owner=``, or the caller has it as a reader as well.
         """
         if self._named_owner is not None:
             raise ConfigurationError(
@@ -349,6 +349,7 @@ class Lock(Door, HeldDoor):
         if hold is None or hold.count == 0:
             return False
         self._client._session.check_valid(hold)
+        check_no_reader(self._client._session, hold)
         return True
 
     def _recursion_count(self) -> int:

@@ -404,3 +404,24 @@ def test_a_condition_over_an_owner_is_refused(
         assert (caught.value.option, caught.value.lock) == ("owner", name)
         assert client.lock(name, owner="job").hold_count == 1
     assert waiters(condition) == 0
+
+
+# Readers --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use", [threading.Condition.wait, threading.Condition.notify])
+def test_a_condition_over_a_write_lock_is_refused_while_its_owner_reads_as_well(
+    client: Client, name: str, use: Callable[[threading.Condition], object]
+) -> None:
+    """A wait would end without the lock: beside the caller's own read lock, nobody gets the write lock."""
+    both = client.rwlock(name)
+    condition = over(both.write)
+    with condition:
+        with both.read:
+            with pytest.raises(ConfigurationError, match=r"reader as well.*Condition") as caught:
+                use(condition)
+            assert (caught.value.option, caught.value.lock) == (None, name)
+            assert both.write.owned()
+        assert not condition.wait(timeout=0.01)
+        condition.notify()
+    assert waiters(condition) == 0

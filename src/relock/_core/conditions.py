@@ -8,10 +8,28 @@ from relock._core.calls import Calls
 from relock._core.flows.extend import extend
 from relock._core.hold import FOREVER, Hold
 from relock._core.host import Host
+from relock._core.own import has_reader
 from relock._core.quorum import Outcome
+from relock._errors import ConfigurationError
 from relock._events import LossCode
 from relock._options import DEADLOCK_RAISES, DEADLOCK_REPORTED
 from relock._owner import Owner
+
+
+def check_no_reader(host: Host, hold: Hold) -> None:
+    """Refuse a condition over `hold` while its owner has the lock as a reader as well.
+
+    A wait would give up the writer's hold only. It could not take that again beside the reader's: see `UpgradeError`.
+
+    Raises:
+        ConfigurationError: it has.
+    """
+    if has_reader(host, hold):
+        raise ConfigurationError(
+            f"the caller has {hold.keys.name!r} as a reader as well, and a Condition's wait could not take the write "
+            "lock again beside that: release the read lock first",
+            lock=hold.keys.name,
+        )
 
 
 def take_again(calls: Calls, record: CallRecord, who: Owner, hold: Hold, count: int) -> CallFlow[Outcome | None]:

@@ -55,14 +55,19 @@ def beside_own(host: Host, spec: LockSpec, who: Owner) -> CallFlow[tuple[bytes, 
     return stem_of(hold.owner), failed
 
 
+def has_reader(host: Host, hold: Hold) -> bool:
+    """Return whether the owner of `hold`, a writer, has the lock as a reader as well."""
+    reader = host.holds.get((hold.keys.name, ReadKey(hold.key)))
+    return reader is not None and reader.count > 0
+
+
 def check_rest(host: Host, hold: Hold) -> None:
     """Refuse a rest after `hold` if its owner has the lock as a reader as well, and would keep it as one.
 
     Raises:
         ConfigurationError: it has.
     """
-    reader = host.holds.get((hold.keys.name, ReadKey(hold.key)))
-    if reader is not None and reader.count > 0:
+    if has_reader(host, hold):
         raise rest_error(hold.keys.name)
 
 
