@@ -107,6 +107,13 @@ class Handle(ABC):
     def _timeout_error(self, outcome: Any) -> AcquireTimeoutError:
         """Return the error for a block that the caller can't enter."""
 
+    def _would_leave_another(self, entered: Owner | None) -> bool:
+        """Return whether a block that another caller, `entered`, has entered would end a hold of this caller.
+
+        If this caller has no hold, the release raises the better error: that one names the caller which has the lock.
+        """
+        return entered is not NOT_KNOWN and self._named_owner is None and bool(self._holds_of(self._who()))
+
     def _not_entered(self) -> NotOwnedError:
         """Return the error for the end of a block that another thread or task has entered."""
         text = f"the caller is in no block of {self.name!r}: another thread or task has entered it; an owner= is shared"

@@ -302,7 +302,7 @@ class AsyncDoor(AsyncReleaseDoor):
             LockLostError: the hold was lost during the body.
             NotOwnedError: the body released more than it acquired, or another task has entered the block.
         """
-        if self._named_owner is None and entered is not NOT_KNOWN and entered is not current_task():
+        if entered is not current_task() and self._would_leave_another(entered):
             raise self._not_entered()
         who = self._who()
         hook = None if self._loss_hooks is None else self._loss_hooks.remove(self._holds_of(who))

@@ -196,7 +196,7 @@ class Door(ReleaseDoor):
         try:
             try:
                 who = self._named_owner or session.platform.who()
-                if entered is not who and who is not self._named_owner and entered is not NOT_KNOWN:
+                if entered is not who and self._would_leave_another(entered):
                     raise self._not_entered()
                 session.run(self._releasing(session.calls, record, self._spec, who))
             except RelockError:
