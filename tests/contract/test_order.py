@@ -11,7 +11,7 @@ from contract.rigs.calls import take
 from contract.rigs.rig import BRIEF, Rig, all_done, all_struck, calls, key_of, release_all
 from relock import Lock, LockLostError, QuorumError
 
-PATIENT = 10.0  # seconds: a caller waits for a master that is silent for a while
+PATIENT = 20.0  # seconds: a caller waits for a master that is silent for a while
 
 
 def let_go_in_order(rig: Rig, faults: Sequence[Fault], order: Sequence[int]) -> None:

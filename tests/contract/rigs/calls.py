@@ -24,6 +24,7 @@ class Permits:
         self.semaphore = client.semaphore(name, PERMITS_MAX, **options)
         self._session, self._owner = client._session, options.get("owner")
         self._kept: list[Permit] = []
+        self._leave: list[Callable[..., None]] = []
 
     def acquire(self, blocking: bool = True, timeout: float = NOT_PASSED) -> bool:
         """Take a permit, and keep it."""
@@ -41,13 +42,15 @@ class Permits:
         return self._kept[-1].extend()
 
     def __enter__(self) -> Self:
+        leave = self.semaphore.__exit__  # Python reads this first, too
         self.semaphore.__enter__()
+        self._leave.append(leave)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.semaphore.__exit__(kind, error, traceback)
+        self._leave.pop()(kind, error, traceback)
 
     @property
     def hold_count(self) -> int:

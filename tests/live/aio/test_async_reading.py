@@ -236,6 +236,7 @@ def closed_loop_that_waited(client: AsyncClient, name: str) -> LoopHub:
     return asyncio.run(wait())
 
 
+@without_any_heartbeat()  # one finds that the loop is closed, and stops its hub
 def test_a_client_that_is_closed_hears_what_comes_for_a_loop_that_nobody_has_found_closed(
     server: Server, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

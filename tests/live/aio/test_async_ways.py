@@ -198,10 +198,10 @@ async def test_of_tasks_that_come_at_once_nearly_all_ask_for_their_places_first(
     await asyncio.gather(*tasks)
 
 
-async def test_in_debug_mode_no_callback_takes_long(
+async def callbacks_of_a_thousand_waits(
     client: AsyncClient, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No callback takes 10 ms of processor time, whatever else the machine does; debug mode warns from 100 ms on."""
+) -> list[tuple[float, str]]:
+    """Let 1,000 tasks wait in debug mode, and cancel half of them; return how long (s) each callback computed."""
     loop, took, run = asyncio.get_running_loop(), list[tuple[float, str]](), asyncio.Handle._run
 
     def timed(handle: Any) -> None:
@@ -236,8 +236,23 @@ async def test_in_debug_mode_no_callback_takes_long(
         gc.enable()
         loop.set_debug(False)
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert len(seen) > 2000
-    assert max(seen)[0] < 0.010, sorted(seen)[-5:]
+    return sorted(seen)
+
+
+async def test_in_debug_mode_no_callback_takes_long(
+    client: AsyncClient, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No callback takes 10 ms of processor time; debug mode warns from 100 ms on.
+
+    A virtual machine's host may stop it for as long, which the kernel counts as processor time of whatever ran. So a
+    callback counts only if each of three tries has a long one.
+    """
+    for left in (2, 1, 0):
+        seen = await callbacks_of_a_thousand_waits(client, f"{name}-{left}", monkeypatch)
+        assert len(seen) > 2000
+        if seen[-1][0] < 0.010:
+            return
+    raise AssertionError(seen[-5:])
 
 
 async def test_many_names_are_listed_by_few_threads(

@@ -162,6 +162,7 @@ class FakeTask:
 class BookOfTasks(Book):
     """A session where the owner of each hold is a task of one loop; it notes losses and reports."""
 
+    client = b"me"
     is_open = True
 
     def __init__(self, limit: float) -> None:
@@ -312,7 +313,7 @@ def test_what_a_loop_that_is_closed_has_left_is_looked_for_with_each_renewal() -
     looks: list[None] = []
 
     class Other:
-        loop = None
+        client = b"other"
 
         @property
         def is_open(self) -> bool:
