@@ -296,7 +296,7 @@ class AsyncDoor(AsyncReleaseDoor):
 
         Beside an exception of the body, the errors below are a note on that exception and a warning in the log. They
         are raised if the body succeeded, if it was cancelled because the hold was lost, or if Python closes a generator
-        in it (`GeneratorExit`).
+        in it (`GeneratorExit`). The block itself passes `entered`.
 
         Raises:
             LockLostError: the hold was lost during the body.

@@ -139,6 +139,7 @@ class AsyncSemaphore(SemaphoreHandle):
 
         Beside an exception of the body, the errors below are a note on that exception and a warning in the log. They
         are raised if the body succeeded, or if Python closes a generator in it (`GeneratorExit`).
+        The block itself passes `entered`.
 
         Raises:
             LockLostError: the permit was lost during the body.

@@ -186,6 +186,7 @@ class Door(ReleaseDoor):
 
         Beside an exception of the body, the errors below are a note on that exception and a warning in the log. They
         are raised if the body succeeded, or if Python closes a generator in it (`GeneratorExit`).
+        The block itself passes `entered`.
 
         Raises:
             LockLostError: the hold was lost during the body.
