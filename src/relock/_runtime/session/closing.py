@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from types import FrameType
 
-from relock._core.effects import Ask
+from relock._core.effects import Answer, Ask, Failure
 from relock._core.flows import release as release_flows
 from relock._core.quorum import is_status
 from relock._runtime.driver import Driver
@@ -27,6 +27,7 @@ logger = logging.getLogger("relock.session")
 
 GRANTEES_SECONDS = 0.5  # a client that is closed waits this long for waiters that were given a lock at that moment
 GRANTEES_LOOK_SECONDS = 0.001  # between two checks whether these waiters have given it back
+CONNECTING_SECONDS = 0.01  # between two requests to a master that is being connected
 JOIN_SECONDS = 2.0
 SETTLE_SECONDS = 0.5  # a client that is closed waits this long for the log
 
@@ -212,11 +213,24 @@ def _end_calls_for_several(session: Session) -> None:
 def _leave_queues(session: Session, waiters: list[Waiter]) -> list[Waiter]:
     """Give up the places of `waiters`; return the waiters that had no place any more on some master.
 
-    A master that does not answer is left out: its messages for these waiters would not come either.
+    A master that does not answer is left out: its messages for these waiters would not come either. One that is being
+    connected is asked again: a releaser could give one of these waiters the lock there, and nobody would hear of it.
     """
-    calls = tuple(release_flows.leave_call(waiter.keys, waiter.owner) for waiter in waiters)
-    answers = session.ask_shielded(Ask(calls, session.clock() + session.node_timeout)) if calls else []
+    ask = Ask(
+        tuple(release_flows.leave_call(waiter.keys, waiter.owner) for waiter in waiters),
+        session.clock() + session.node_timeout,
+    )
+    answers = session.ask_shielded(ask) if waiters else []
+    while session.clock() < ask.until and any(_is_unasked(session, i, one) for i, one in enumerate(answers)):
+        session.platform.sleep(CONNECTING_SECONDS)
+        again = session.ask_shielded(ask)
+        answers = [again[i] if _is_unasked(session, i, one) else one for i, one in enumerate(answers)]
     return [w for i, w in enumerate(waiters) if any(is_status(answer[i], b"absent") for answer in answers)]
+
+
+def _is_unasked(session: Session, master: int, answer: Answer) -> bool:
+    """Return whether nothing was sent to the master with this number, though it is not known to be down."""
+    return isinstance(answer[0], Failure) and not (answer[0].sent or session.is_down(master))
 
 
 def _see_grantees_off(session: Session, grantees: list[Waiter]) -> None:
