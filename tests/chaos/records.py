@@ -76,6 +76,11 @@ class Operation:
         return self.kind == "acquire" and self.lock < max(self.others, default="")
 
     @property
+    def may_ask_for_another(self) -> bool:
+        """Return whether the call may wait for another lock, and ask for this one only when it has that."""
+        return self.lock > min(self.others, default=self.lock)
+
+    @property
     def is_grant(self) -> bool:
         """Return whether the call is an outermost acquire that was granted."""
         return self.kind == "acquire" and self.level == 0 and self.outcome == "ok"

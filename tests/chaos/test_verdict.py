@@ -95,6 +95,16 @@ def test_a_lock_that_only_a_blocked_loop_wants_may_stay_free(worker: str, *, is_
     assert bool(verdict(operations, struck).late) == is_late
 
 
+@pytest.mark.parametrize(("others", "is_late"), [(("0",), False), ((), True)])
+def test_a_call_that_may_wait_for_what_a_blocked_loop_keeps_does_not_ask_for_a_later_lock(
+    others: tuple[str, ...], *, is_late: bool
+) -> None:
+    stuck = Operation(5, "p2.t1", "0", "acquire", 2.6, 14.5, outcome="refused", others=("1",))
+    operations = [*turn(1, "p1.t0", 1.0, 2.0, 4.0), *turn(3, "p3.t0", 2.5, 14.0, 15.0, others=others), stuck]
+    struck = blow("loop blocked in a wait", 3.0, 13.9, masters=(), process="p2", reach="waiter")
+    assert bool([one for one in verdict(operations, struck).late if "grant of a " in one]) == is_late
+
+
 def test_if_masters_moved_the_time_counts_from_then() -> None:
     operations = turn(1, "p1.t0", 1.0, 2.0, 4.0) + turn(3, "p2.t0", 2.5, 14.0, 15.0)
     tallies = verdict(operations, blow("FAILOVER", 5.0, 16.0, since=10.0)).faults

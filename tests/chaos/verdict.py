@@ -271,7 +271,8 @@ class Timeline:
         A lock counts as free from the moment when its holder began to release it, or when its lease was over, or when
         the holder was last seen alive; a semaphore, once that left fewer holders than its limit. It is not free while a
         call for several locks may have it already. Requests of the `mute` processes do not count, because they can take
-        no lock.
+        no lock. Such a process may keep one of several locks while it waits for the next, and a call that waits for the
+        kept one does not ask for a later one.
         """
         return [self._wait(lock, i, since, mute) for lock in locks for i in self._within(lock, since, until)]
 
@@ -284,7 +285,8 @@ class Timeline:
         grants_ = self._grants[lock]
         granted = grants_[place].returned if place < len(grants_) else self._end
         asking = self._asked[lock].under_way(granted)
-        asked = [one.called for one in asking if one.worker.partition(".")[0] not in mute]
+        asking = [one for one in asking if one.worker.partition(".")[0] not in mute]
+        asked = [one.called for one in asking if not (mute and one.may_ask_for_another)]
         if not asked:
             return Wait(0.0, lock, granted)
         unseen = (min(one.returned, granted) for one in self._unseen[lock] if one.called < granted)
