@@ -271,7 +271,7 @@ class Timeline:
         A lock counts as free from the moment when its holder began to release it, or when its lease was over, or when
         the holder was last seen alive; a semaphore, once that left fewer holders than its limit. It is not free while a
         call for several locks may have it already. Requests of the `mute` processes do not count, because they can take
-        no lock. Such a process may keep one of several locks while it waits for the next, and a call that waits for the
+        no lock. Such a process may keep one of several locks while it waits for the next. A call that waits for the
         kept one does not ask for a later one.
         """
         return [self._wait(lock, i, since, mute) for lock in locks for i in self._within(lock, since, until)]
