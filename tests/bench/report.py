@@ -1,9 +1,9 @@
 """Measure the documentation's figures: ``python -m bench.report [threads|tasks] [--publish]`` in ``tests``.
 
 The half about threads and processes takes about 23 minutes, the half about tasks eight; longer if other programs
-disturb it (`bench.quiet`). ``--publish`` replaces the figures of a whole half in ``docs/results/bench.json``. Then it
-makes the tables and plots of the documentation, from that file alone. Without ``--publish`` the figures are shown, and
-``--only`` and ``--scale`` measure less.
+disturb it (`bench.quiet`). ``--publish`` replaces the figures of a half in ``docs/results/bench.json``. Then it makes
+the tables and plots of the documentation, from that file alone. Without ``--publish`` the figures are shown.
+``--only`` and ``--scale`` measure less; a part may be published beside others of the same code and the same machine.
 """
 
 import argparse
@@ -92,10 +92,28 @@ def measure(half: str, effort: Effort, console: Console) -> dict[str, Any]:
     return {**found, "seconds": round(time.monotonic() - begin)}
 
 
-def publish(found: dict[str, Any]) -> None:
-    """Put the halves that were measured into the report, and make its pages anew."""
-    compact.write(page.RESULT, {**page.load(), **found})
+def publish(found: dict[str, Any], *, are_parts: bool = False) -> None:
+    """Put what was measured into the report, and make its pages anew: whole halves, or else parts of one half."""
+    published = page.load()
+    if are_parts:
+        found = {"aio": _beside(published["aio"], found["aio"])} if "aio" in found else _beside(published, found)
+    compact.write(page.RESULT, {**published, **found})
     page.write()
+
+
+def _beside(published: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Return a half that was published before, with the parts that were measured anew.
+
+    Raises:
+        SystemExit: the published half is of other code, or of another kind of machine, server or Python.
+    """
+    for what in ("commit", "versions", "machine"):
+        before, now = (
+            {**one[what], "load_before": 0} if what == "machine" else one[what] for one in (published, found)
+        )
+        if before != now:
+            raise SystemExit(f"not published: what is published has another {what}, {before}, and is not of this run")
+    return {**published, **{part: found[part] for part in PARTS if part in found}}
 
 
 def show(found: dict[str, Any]) -> None:
@@ -115,8 +133,8 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add("--output", type=Path, metavar="FILE", help="write the figures there as well")
     add("--publish", action="store_true", help="write the figures into the documentation")
     options = parser.parse_args(words)
-    if options.publish and options.only:
-        parser.error("only a whole half is published")
+    if options.publish and options.only and options.half is None:
+        parser.error("parts are published of one half: name it")
     if options.publish and how_optimised() is None:
         parser.error(NOT_PUBLISHED)
     return options
@@ -136,7 +154,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.output:
         compact.write(options.output, found)
     if options.publish:
-        publish(found)
+        publish(found, are_parts=bool(options.only))
     else:
         show(found)
 

@@ -1,4 +1,4 @@
-"""Publication of whole halves of a report, and only of a CPython as users have it."""
+"""Publication of halves of a report, of one run or at least of one code, and only of a CPython as users have it."""
 
 import json
 import sys
@@ -79,16 +79,44 @@ def test_a_floor_that_handed_nothing_over_is_no_measure() -> None:
     assert "| **relock, tasks** | 5, 9 |" in text
 
 
-def test_a_part_is_not_published(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_are_published_of_one_half(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         report.main(["--publish", "--only", "pairs"])
-    assert "only a whole half is published" in capsys.readouterr().err
+    assert "parts are published of one half" in capsys.readouterr().err
 
 
-def test_tasks_are_published_beside_what_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A report that was published before."""
     result = tmp_path / "bench.json"
-    result.write_text(json.dumps({"pairs": 1, "aio": 2}))
+    result.write_text(json.dumps({**of_run(), "pairs": 1, "waiting": 1, "aio": {**of_run(), "pairs": 2}}))
     monkeypatch.setattr(page, "RESULT", result)
     monkeypatch.setattr(page, "write", lambda: None)
+
+
+def of_run(**changes: Any) -> dict[str, Any]:
+    return {"machine": {"cpus": 2, "load_before": 1.5}, "commit": "0123", "versions": {"Python": "3.11"}, **changes}
+
+
+@pytest.mark.usefixtures("published")
+def test_tasks_are_published_beside_what_is_there() -> None:
     report.publish({"aio": 3})
-    assert page.load() == {"pairs": 1, "aio": 3}
+    assert page.load() == {**of_run(), "pairs": 1, "waiting": 1, "aio": 3}
+
+
+@pytest.mark.usefixtures("published")
+def test_a_part_is_published_beside_others_of_the_same_code() -> None:
+    report.publish({**of_run(machine={"cpus": 2, "load_before": 0.1}), "pairs": 5}, are_parts=True)
+    report.publish({"aio": {**of_run(), "pairs": 6}}, are_parts=True)
+    assert page.load() == {**of_run(), "pairs": 5, "waiting": 1, "aio": {**of_run(), "pairs": 6}}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"commit": "4567"}, {"versions": {"Python": "3.13"}}, {"machine": {"cpus": 4, "load_before": 1.5}}]
+)
+@pytest.mark.usefixtures("published")
+def test_a_part_of_another_code_or_machine_is_not_published(changes: dict[str, Any]) -> None:
+    before = page.load()
+    with pytest.raises(SystemExit, match="not published"):
+        report.publish({**of_run(**changes), "pairs": 5}, are_parts=True)
+    assert page.load() == before
