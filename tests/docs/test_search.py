@@ -51,6 +51,8 @@ def titles_and_terms(page: Path) -> str:
         ("two locks", "how-to/several-locks"),
         ("readers and writers", "how-to/read-write-lock"),
         ("redlock", "how-to/migrating-from-pottery"),
+        ("redlock safe", "concepts/is-redlock-safe"),
+        ("kleppmann", "concepts/is-redlock-safe"),
         ("redis-py", "how-to/migrating-from-redis-py"),
         ("python-redis-lock", "how-to/migrating-from-python-redis-lock"),
         ("redisson", "how-to/migrating-from-redisson"),
