@@ -128,9 +128,11 @@ class Bench:
         return list(rows.values())
 
     def _round(self, cell: Cell, contestant: str, seconds: float) -> dict[str, Any]:
+        toolchain = CONTESTANTS[contestant].toolchain
+        warm_seconds = toolchain.warm_seconds * cell.workers if toolchain else 0.0
         try:
             with self._parts(cell.job(contestant, self._urls)) as parts:
-                played = play(parts, seconds=seconds, look=self._calls)
+                played = play(parts, seconds=seconds, warm_seconds=warm_seconds, look=self._calls)
         except CrewFailedError as error:
             self.close()
             return {"failed": str(error)}
