@@ -86,16 +86,17 @@ cap = cap_of(limit, cap or 0)
 n = n or 1
 
 reap(permits, leases, now_us)
+local view, foreign = look(permits, leases, now_us)
 local agreed = tonumber(ticket)
-if agreed > 0 and on_own('HEXISTS', permits, owner) ~= 1 then
-  -- Before it is decided whose turn it is, and without a vote. See enqueue.
+if agreed > 0 and not was_given(view, owner, waiter) then
+  -- Before it is decided whose turn it is, and without a vote. See enqueue. A waiter that has just been given a permit
+  -- gets no place: nobody would leave it, and those behind it would wait until it is overdue.
   place(queue, waiters, waiter, agreed, alive_ms, queue_ms, now_us)
 end
 local until_us, take_guard = no_vote_until(master, incarnation, guard_ms, owner, now_us)
 if until_us then
   return { 'no_vote', now_us, until_us }
 end
-local view, foreign = look(permits, leases, now_us)
 local own -- a hold that the caller's waiter has already
 if view then
   local given, value = try_to_take(permits, queue, waiters, token, leases, limit, view, owner, waiter, n, cap, slot,
@@ -118,4 +119,4 @@ end
 if take_guard then
   take_guard() -- needed for a place, too: a releaser may give this waiter a permit
 end
-return { 'queued', now_us, pttl_ms, redis.call('ZRANK', queue, waiter), holder, agreed, free }
+return { 'queued', now_us, pttl_ms, redis.call('ZRANK', queue, waiter) or 0, holder, agreed, free }

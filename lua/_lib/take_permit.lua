@@ -1,3 +1,14 @@
+-- Provides was_given(view, owner, waiter): whether the caller has its hold already, or a releaser
+-- has given its waiter one: only such a name has a dot behind the waiter's.
+local function was_given(view, owner, waiter)
+  for _, name in ipairs(view and view.names or {}) do
+    if name == owner or (waiter_of(name) == waiter and string.find(name, '.', #waiter + 1, true)) then
+      return true
+    end
+  end
+  return false
+end
+
 -- Provides try_to_take(...): gives the caller its permits if they fit and it is the caller's
 -- turn, and wakes the next waiter if more are free. Returns the fencing token, and the value of
 -- the field; nil if the permits do not fit, or other waiters come first, or may.
