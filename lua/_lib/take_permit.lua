@@ -1,8 +1,9 @@
 -- Provides was_given(view, owner, waiter): whether the caller has its hold already, or a releaser
--- has given its waiter one: only such a name has a dot behind the waiter's.
+-- has given its waiter one, whose name ends with its ticket and its slot. An earlier attempt's
+-- name ends with the ticket, and such a hold is about to be given back.
 local function was_given(view, owner, waiter)
   for _, name in ipairs(view and view.names or {}) do
-    if name == owner or (waiter_of(name) == waiter and string.find(name, '.', #waiter + 1, true)) then
+    if name == owner or string.match(name, '^(.*)~%x+%.%d+%.%d+$') == waiter then
       return true
     end
   end
