@@ -784,6 +784,13 @@ BUGS = [
         seed=1057,
     ),
     Bug(
+        "a late request restores the place of a waiter that was given a permit",
+        "lua/permit_enqueue.lua",
+        "not was_given(view, owner, waiter)",
+        "on_own('HEXISTS', permits, owner) ~= 1",
+        seed=5_949_154,
+    ),
+    Bug(
         "newcomers pass the queue of a semaphore",
         "lua/_lib/take_permit.lua",
         "if fair == '1' then",
