@@ -377,7 +377,7 @@ def test_a_waiter_that_has_a_hold_gets_no_other_and_is_told_its_name(master: Mas
 
 @pytest.mark.parametrize("name", [b"", b"~1.7", b"~0123456789abcdef.7.0"])
 def test_a_waiter_that_was_given_a_permit_gets_no_place(master: Master, name: bytes) -> None:
-    """Its request came after the grant: nobody would leave the place. An attempt's hold is given back soon."""
+    """A request after the grant writes no place: nobody would leave it. An attempt's hold is given back soon."""
     master.hold(THEY, 0, 5_000)
     master.hold(ME + name, 1)
     is_attempt = name == b"~1.7"
