@@ -45,7 +45,7 @@ class AsyncWriteLock(AsyncLock):
 
         Raises:
             NotOwnedError: the caller does not have the lock as a writer.
-            LockLostError: the hold was lost.
+            LockLostError: the hold was lost; the caller must still release it.
             QuorumError: too few masters answered for as long as the hold was valid.
             AcquireTimeoutError: masters that had forgotten the hold have let in another owner meanwhile.
             RuntimeError: it is called outside a task, without ``owner=``.

@@ -44,7 +44,7 @@ class WriteLock(Lock):
 
         Raises:
             NotOwnedError: the caller does not have the lock as a writer.
-            LockLostError: the hold was lost.
+            LockLostError: the hold was lost; the caller must still release it.
             QuorumError: too few masters answered for as long as the hold was valid.
             AcquireTimeoutError: masters that had forgotten the hold have let in another owner meanwhile.
             ClientClosedError: the client is closed.

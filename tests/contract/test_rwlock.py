@@ -695,6 +695,11 @@ def test_a_downgrade_that_finds_the_writer_lost_leaves_no_reader(rig: Rig, name:
         both.write.downgrade()
     going.result()
     assert (both.read.hold_count, both.write.hold_count, both.write.lost) == (0, 0, True)
+    for _ in range(2):
+        with pytest.raises(LockLostError):
+            both.write.release()
+    with pytest.raises(NotOwnedError):
+        both.write.release()
     rig.until_free(name, "the loss")
     assert client.statistics().losses == 1
 

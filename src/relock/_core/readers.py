@@ -4,7 +4,7 @@ from relock._core.call_record import CallFlow, CallRecord
 from relock._core.calls import Calls
 from relock._core.lock_spec import LockSpec
 from relock._core.quorum import Outcome
-from relock._errors import RelockError
+from relock._errors import LockLostError, RelockError
 from relock._owner import Owner, as_reader
 
 
@@ -29,7 +29,7 @@ def downgrade(
 
     Raises:
         NotOwnedError: the caller does not have the lock as a writer.
-        LockLostError: that hold was lost.
+        LockLostError: that hold was lost; the caller must still leave it.
     """
     host = calls._host
     hold = host.holds.get((spec.keys.name, who.key))
@@ -46,12 +46,14 @@ def downgrade(
     record.members = [writer]  # from here on, an interrupt ends the writer's hold, and the reader keeps its levels
     try:
         yield from calls.release(writer, spec, who, levels=0)
-    except RelockError:
+    except RelockError as error:
         calls._interrupted.fail(writer)
         back = record.part()
         back.owe(reading, host.holds, as_reader(who), levels)
         record.members = [back]
         yield from calls.release(back, reading, as_reader(who), levels=levels)
         calls._interrupted.fail(back)
+        if isinstance(error, LockLostError):
+            hold.count = levels  # the caller has one of the two holds after each failure, and leaves it itself
         raise
     return None
