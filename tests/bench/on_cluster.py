@@ -4,10 +4,10 @@ The same processes hand a lock over on either in turn, round after round, with t
 """
 
 import os
-import statistics
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
+from statistics import median
 
 from support.cluster import ClusterOfServers
 from support.servers import Server, find_servers
@@ -36,19 +36,16 @@ def rate(program: Program, servers: Sequence[Server], url: str, workers: int) ->
 
 def main() -> None:
     with servers_started(1) as (lone,), closing(start(WORKERS)) as program:
-        kind = lone.kind
-        with closing(ClusterOfServers(kind, find_servers()[kind])) as cluster:
+        cluster = ClusterOfServers(lone.kind, find_servers()[lone.kind])
+        with closing(cluster):
             for workers in AMONG:
-                pairs = []
+                beside, found = [], []
                 for _ in range(ROUNDS):
-                    beside = rate(program, [lone], lone.url, workers)
-                    pairs.append((rate(program, cluster.members, cluster.url, workers), beside))
-                found, floor = (statistics.median(rates) for rates in zip(*pairs, strict=True))
-                ratios = sorted(one / other for one, other in pairs)
-                print(
-                    f"{workers:2} processes: {found:,.0f}/s on a Cluster, {floor:,.0f}/s on a lone master; "
-                    f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-                )
+                    beside.append(rate(program, [lone], lone.url, workers))
+                    found.append(rate(program, cluster.members, cluster.url, workers))
+                rates = f"{median(found):,.0f}/s on a Cluster, {median(beside):,.0f}/s on a lone master"
+                ratios = sorted(one / other for one, other in zip(found, beside, strict=True))
+                print(f"{workers}: {rates}; ratio {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from bench import machine, page, report
 from bench.names import EVENT, LOOP_HOP, RELOCK_TASKS, TASKS
 
