@@ -13,7 +13,10 @@ SEEDS = (
     range(shards.FIRST, shards.FIRST + 100),
     range(shards.SLOW_FIRST, shards.SLOW_FIRST + 200),
 )
-RAREST = ("a ring counts though no second round has found it",)  # recorded seeds of others lie in this range
+RAREST = (  # the recorded seeds of all others lie in these ranges
+    "a ring counts though no second round has found it",
+    "a late request restores the place of a waiter that was given a permit",
+)
 SAMPLE = (
     "a quorum is one too few",
     "D is the end of the longest lease, not the q-th",
