@@ -1,7 +1,4 @@
-"""Compare hand-offs on a Redis Cluster with those on a lone master: ``python -m bench.on_cluster`` in ``tests``.
-
-The same processes hand a lock over on either in turn, round after round, with the servers on a CPU of their own.
-"""
+"""Compare hand-offs on a Redis Cluster with those on a lone master, in turn: ``python -m bench.on_cluster``."""
 
 import os
 from collections.abc import Sequence
@@ -21,8 +18,7 @@ from relock.cli._bench.crew import Program, play, start
 from relock.cli._bench.words import RELOCKS_HOP
 
 AMONG = (2, 8, 32)
-ROUNDS = 10
-SECONDS = 1.0
+ROUNDS, SECONDS = 10, 1.0
 
 
 def rate(program: Program, servers: Sequence[Server], url: str, workers: int) -> float:
@@ -31,21 +27,25 @@ def rate(program: Program, servers: Sequence[Server], url: str, workers: int) ->
     with placed(servers, cell.placement):
         pin(program.pid, os.sched_getaffinity(0))
         played = partial(play, [(program, cell.job(RELOCKS_HOP, [url]))], seconds=SECONDS)
-        return undisturbed(played)[0].figures.handoffs_per_second
+        figures = undisturbed(played)[0].figures
+        assert figures.overlaps + figures.out_of_order == 0, "the lock was broken"
+        return figures.handoffs_per_second
 
 
 def main() -> None:
-    with servers_started(1) as (lone,), closing(start(WORKERS)) as program:
-        cluster = ClusterOfServers(lone.kind, find_servers()[lone.kind])
-        with closing(cluster):
-            for workers in AMONG:
-                beside, found = [], []
-                for _ in range(ROUNDS):
-                    beside.append(rate(program, [lone], lone.url, workers))
-                    found.append(rate(program, cluster.members, cluster.url, workers))
-                rates = f"{median(found):,.0f}/s on a Cluster, {median(beside):,.0f}/s on a lone master"
-                ratios = sorted(one / other for one, other in zip(found, beside, strict=True))
-                print(f"{workers}: {rates}; ratio {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    with (
+        servers_started(1) as (lone,),
+        closing(start(WORKERS)) as program,
+        closing(ClusterOfServers(lone.kind, find_servers()[lone.kind])) as cluster,
+    ):
+        for workers in AMONG:
+            beside, found = [], []
+            for _ in range(ROUNDS):
+                beside.append(rate(program, [lone], lone.url, workers))
+                found.append(rate(program, cluster.members, cluster.url, workers))
+            rates = f"{median(found):,.0f}/s on a Cluster, {median(beside):,.0f}/s on a lone master"
+            ratios = sorted(one / other for one, other in zip(found, beside, strict=True))
+            print(f"{workers}: {rates}; ratio {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
 
 
 if __name__ == "__main__":
