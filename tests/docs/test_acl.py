@@ -228,6 +228,7 @@ def test_without_hexists_a_hold_is_lost_when_its_first_lease_ends(server: Server
         with pytest.raises(LockLostError):
             lock.release()
         assert client.statistics().renewals == 0
+        until(lambda: any(isinstance(one, Lost) for one in events), within=SOON, what="the loss is told")
     assert any(isinstance(one, RenewalFailing) for one in events)
     assert [one.code for one in events if isinstance(one, Lost)] == [LossCode.EXPIRED]
 
